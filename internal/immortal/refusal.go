@@ -1,0 +1,58 @@
+// Copyright The Blackadder Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package immortal
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"blackadder.io/blackadder/api/immortalcontainer/v1alpha1"
+)
+
+// Refusal tells why the API server does not take the pod.
+type Refusal struct {
+	// Reason is one of the reasons of the Ready condition.
+	Reason string
+	// Message is the API server's own.
+	Message string
+	// Final is set when trying again cannot help: the namespace is going, and the ImmortalContainer with it.
+	Final bool
+}
+
+// RefusalOf reads the error of a pod's creation. It returns false for an error that says nothing about the pod (the
+// API server is away, or busy): that one is retried like any other error.
+//
+// Quota and Pod Security have no cause of their own in the API's Status: their admission plugins are known by the
+// phrase that each writes (k8s.io/apiserver's quota plugin, k8s.io/pod-security-admission).
+func RefusalOf(err error) (Refusal, bool) {
+	if err == nil {
+		return Refusal{}, false
+	}
+	message := err.Error()
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return Refusal{Reason: v1alpha1.ReasonNamespaceTerminating, Message: message, Final: true}, true
+	case apierrors.IsNotFound(err):
+		// The only thing that a create can miss is its namespace.
+		return Refusal{Reason: v1alpha1.ReasonNamespaceTerminating, Message: message, Final: true}, true
+	case apierrors.IsForbidden(err) && (strings.Contains(message, "exceeded quota") || strings.Contains(message, "failed quota")):
+		return Refusal{Reason: v1alpha1.ReasonQuotaExceeded, Message: message}, true
+	case apierrors.IsForbidden(err) && strings.Contains(message, "violates PodSecurity"):
+		return Refusal{Reason: v1alpha1.ReasonPodSecurityViolation, Message: message}, true
+	case apierrors.IsInvalid(err):
+		return Refusal{Reason: v1alpha1.ReasonPodInvalid, Message: message}, true
+	case apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
+		return Refusal{Reason: v1alpha1.ReasonPodRefused, Message: message}, true
+	}
+	return Refusal{}, false
+}
+
+// conflictMessage tells whose pod holds the name.
+func conflictMessage(container *v1alpha1.ImmortalContainer, pod *corev1.Pod) string {
+	return fmt.Sprintf("a pod named %q that does not belong to this ImmortalContainer (%s) holds its pod's name: remove or rename that pod, or use another name here",
+		PodName(container.Name), ownerPhrase(pod))
+}
