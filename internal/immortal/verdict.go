@@ -192,7 +192,8 @@ func allowNotImmortal(r Request, _ Surroundings) *Verdict {
 
 // allowWhatRemovesNothing: the API server drops every other change from requests to these subresources.
 func allowWhatRemovesNothing(r Request, _ Surroundings) *Verdict {
-	return allowIf(r.Subresource == SubresourceEphemeralContainers || r.Subresource == SubresourceResize, AllowedRemovesNothing)
+	return allowIf(r.Operation == admissionv1.Update &&
+		(r.Subresource == SubresourceEphemeralContainers || r.Subresource == SubresourceResize), AllowedRemovesNothing)
 }
 
 // denyForged refuses a pod that becomes immortal by anybody's hand but the controller's: a new one, or an existing one

@@ -79,6 +79,8 @@ func fieldError(fault validator.FieldError, path *field.Path) *field.Error {
 		return field.Required(at, "must be set")
 	case "oneof":
 		return field.NotSupported(at, fmt.Sprint(fault.Value()), strings.Fields(fault.Param()))
+	case "ne":
+		return field.Invalid(at, fault.Value(), "must not be "+fault.Param())
 	case "min", "gte":
 		return field.Invalid(at, fault.Value(), "must be at least "+fault.Param())
 	case "max", "lte":
