@@ -39,7 +39,7 @@ func RefusalOf(err error) (Refusal, bool) {
 	case apierrors.IsNotFound(err):
 		// The only thing that a create can miss is its namespace.
 		return Refusal{Reason: v1alpha1.ReasonNamespaceTerminating, Message: message, Final: true}, true
-	case apierrors.IsForbidden(err) && (strings.Contains(message, "exceeded quota") || strings.Contains(message, "failed quota")):
+	case apierrors.IsForbidden(err) && isQuotaMessage(message):
 		return Refusal{Reason: v1alpha1.ReasonQuotaExceeded, Message: message}, true
 	case apierrors.IsForbidden(err) && strings.Contains(message, "violates PodSecurity"):
 		return Refusal{Reason: v1alpha1.ReasonPodSecurityViolation, Message: message}, true
@@ -49,6 +49,11 @@ func RefusalOf(err error) (Refusal, bool) {
 		return Refusal{Reason: v1alpha1.ReasonPodRefused, Message: message}, true
 	}
 	return Refusal{}, false
+}
+
+func isQuotaMessage(message string) bool {
+	return strings.Contains(message, "exceeded quota") || strings.Contains(message, "failed quota") ||
+		strings.Contains(message, "status unknown for quota")
 }
 
 // conflictMessage tells whose pod holds the name.

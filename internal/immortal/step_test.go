@@ -354,6 +354,7 @@ func TestRefusalOf(t *testing.T) {
 		"created":               {nil, "", false},
 		"quota":                 {forbid("exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"), "QuotaExceeded", false},
 		"quota without request": {forbid("failed quota: q: must specify limits.cpu"), "QuotaExceeded", false},
+		"quota just made":       {forbid("status unknown for quota: q, resources: pods"), "QuotaExceeded", false},
 		"pod security":          {forbid(`violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false`), "PodSecurityViolation", false},
 		"terminating namespace": {ending, "NamespaceTerminating", true},
 		"no namespace":          {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "team"), "NamespaceTerminating", true},

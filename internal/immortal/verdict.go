@@ -274,7 +274,7 @@ func allowTaintEviction(r Request, s Surroundings) *Verdict {
 }
 
 func allowDrain(r Request, s Surroundings) *Verdict {
-	return allowIf(r.Subresource == SubresourceEviction && s.Node != nil && (s.Node.Cordoned || !s.Node.Exists), AllowedDrain)
+	return allowIf(r.Subresource == SubresourceEviction && s.Node != nil && s.Node.Cordoned, AllowedDrain)
 }
 
 func denyByOperation(r Request, s Surroundings) *Verdict {
