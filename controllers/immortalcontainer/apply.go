@@ -16,11 +16,10 @@ import (
 	"blackadder.io/blackadder/internal/immortal"
 )
 
-// outcome is what became of a step: what is known after it, and what it made.
+// outcome is what became of a step: what is known after it.
 type outcome struct {
 	observed immortal.Observation
 	step     immortal.Step
-	created  *corev1.Pod
 }
 
 // act takes the step; it is the only writer of pods. It returns nil when the ImmortalContainer turns out to be gone.
@@ -59,9 +58,9 @@ func (r *Reconciler) create(ctx context.Context, observed immortal.Observation) 
 	err := r.client.Create(ctx, pod, client.FieldOwner(Name))
 	if err == nil {
 		r.metrics.created.Inc()
-		done := &outcome{observed: observed, step: step, created: pod}
-		r.tellCreated(*done)
-		return done, nil
+		observed.Pod = pod
+		r.tellCreated(observed)
+		return &outcome{observed: observed, step: immortal.NextStep(observed)}, nil
 	}
 	if apierrors.IsAlreadyExists(err) {
 		return r.meetExisting(ctx, observed)

@@ -45,9 +45,9 @@ var troubles = []string{ //nolint:gochecknoglobals // A constant in all but the 
 	v1alpha1.ReasonNodeLost,
 }
 
-func (r *Reconciler) tellCreated(done outcome) {
-	r.recorder.Eventf(done.observed.Container, done.created, corev1.EventTypeNormal, eventPodCreated, actionCreate,
-		"created pod %s (start %d)", done.created.Name, immortal.Start(done.created))
+func (r *Reconciler) tellCreated(observed immortal.Observation) {
+	r.recorder.Eventf(observed.Container, observed.Pod, corev1.EventTypeNormal, eventPodCreated, actionCreate,
+		"created pod %s (start %d)", observed.Pod.Name, immortal.Start(observed.Pod))
 }
 
 func (r *Reconciler) tellRemoved(done outcome) {

@@ -21,7 +21,7 @@ import (
 // what it says anew.
 func (r *Reconciler) writeStatus(ctx context.Context, done outcome) error {
 	container := done.observed.Container
-	status := immortal.NextStatus(done.observed, done.step, done.created)
+	status := immortal.NextStatus(done.observed, done.step)
 	if equality.Semantic.DeepEqual(status, container.Status) {
 		return nil
 	}

@@ -255,18 +255,13 @@ func podState(pod *corev1.Pod) (reason, message string) {
 	return v1alpha1.ReasonPodNotReady, fmt.Sprintf("pod %q is %s and not ready yet", pod.Name, phase)
 }
 
-// NextStatus is the status that the observation and the step decided on it lead to. created is the pod that the step
-// made, if it made one.
-func NextStatus(o Observation, step Step, created *corev1.Pod) v1alpha1.ImmortalContainerStatus {
+// NextStatus is the status that the observation and the step decided on it lead to.
+func NextStatus(o Observation, step Step) v1alpha1.ImmortalContainerStatus {
 	status := *o.Container.Status.DeepCopy()
 	status.ObservedGeneration = o.Container.Generation
 
-	pod := o.Pod
-	if created != nil {
-		pod = created
-	}
 	status.CurrentPod = ""
-	if pod != nil && metav1.IsControlledBy(pod, o.Container) {
+	if pod := o.Pod; pod != nil && metav1.IsControlledBy(pod, o.Container) {
 		status.CurrentPod = pod.Name
 		if start := Start(pod); start > status.StartTimes {
 			status.StartTimes = start

@@ -153,22 +153,20 @@ func TestNextStep(t *testing.T) {
 }
 
 func TestNextStatusCountsEachStartOnce(t *testing.T) {
-	o := Observation{Container: container(), Now: now}
-	step := NextStep(o)
 	pod := livePod()
-
-	created := NextStatus(o, step, pod)
+	o := Observation{Container: container(), Pod: pod, Now: now}
+	created := NextStatus(o, NextStep(o))
 	if created.StartTimes != 1 || created.CurrentPod != "db-immortalpod" || created.LastStartTime == nil {
 		t.Fatalf("after the first creation: %+v", created)
 	}
 	// A crash before that status was written: the next operator finds the pod and no status.
 	afterCrash := Observation{Container: container(), Pod: pod, Now: now}
-	if diff := cmp.Diff(created.StartTimes, NextStatus(afterCrash, NextStep(afterCrash), nil).StartTimes); diff != "" {
+	if diff := cmp.Diff(created.StartTimes, NextStatus(afterCrash, NextStep(afterCrash)).StartTimes); diff != "" {
 		t.Errorf("after a crash: %s", diff)
 	}
 	// A crash after it: the pod is counted already.
 	counted := Observation{Container: withStatus(created), Pod: pod, Now: now}
-	if diff := cmp.Diff(created, NextStatus(counted, NextStep(counted), nil), ignoreConditions); diff != "" {
+	if diff := cmp.Diff(created, NextStatus(counted, NextStep(counted)), ignoreConditions); diff != "" {
 		t.Errorf("counted again: %s", diff)
 	}
 	if next := Pod(withStatus(created), created.StartTimes+1); Start(next) != 2 {
@@ -187,7 +185,7 @@ func TestNextStatusRecordsAnExitOnce(t *testing.T) {
 		}}
 	})
 	o := Observation{Container: container(), Pod: pod, Now: now}
-	first := NextStatus(o, NextStep(o), nil)
+	first := NextStatus(o, NextStep(o))
 	want := &v1alpha1.ExitStatus{Start: 1, Phase: corev1.PodFailed, Reason: "OOMKilled", ExitCode: ptr.To[int32](137), Message: "too much", FinishedAt: at(-2 * time.Second)}
 	if diff := cmp.Diff(want, first.LastExit); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -196,7 +194,7 @@ func TestNextStatusRecordsAnExitOnce(t *testing.T) {
 		t.Errorf("after the first exit: %d in a row, until %v", first.ConsecutiveExits, first.RestartBackoffUntil)
 	}
 	again := Observation{Container: withStatus(first), Pod: pod, Now: now.Add(time.Second / 2)}
-	if diff := cmp.Diff(first, NextStatus(again, NextStep(again), nil)); diff != "" {
+	if diff := cmp.Diff(first, NextStatus(again, NextStep(again))); diff != "" {
 		t.Errorf("the same exit changed the status again:\n%s", diff)
 	}
 }
@@ -208,7 +206,7 @@ func TestExitsInARow(t *testing.T) {
 		pod.CreationTimestamp = *at(-lived)
 		failed(pod)
 		o := Observation{Container: c, Pod: pod, Now: now}
-		return NextStatus(o, NextStep(o), nil)
+		return NextStatus(o, NextStep(o))
 	}
 	status := v1alpha1.ImmortalContainerStatus{}
 	for n := int32(1); n <= 3; n++ {
@@ -230,16 +228,16 @@ func TestReplacingStartsTheBackoffAnew(t *testing.T) {
 	if step.Action != ActionDelete {
 		t.Fatalf("got %+v", step)
 	}
-	if got := NextStatus(o, step, nil); got.ConsecutiveExits != 0 || got.RestartBackoffUntil != nil {
+	if got := NextStatus(o, step); got.ConsecutiveExits != 0 || got.RestartBackoffUntil != nil {
 		t.Errorf("got %d in a row until %v", got.ConsecutiveExits, got.RestartBackoffUntil)
 	}
 }
 
 func TestSettledStatusStaysTheSame(t *testing.T) {
 	o := Observation{Container: container(), Pod: livePod(ready), Now: now}
-	status := NextStatus(o, NextStep(o), nil)
+	status := NextStatus(o, NextStep(o))
 	later := Observation{Container: withStatus(status), Pod: o.Pod, Now: now.Add(time.Hour)}
-	if diff := cmp.Diff(status, NextStatus(later, NextStep(later), nil)); diff != "" {
+	if diff := cmp.Diff(status, NextStatus(later, NextStep(later))); diff != "" {
 		t.Errorf("an hour later:\n%s", diff)
 	}
 	if next := NextLook(later, NextStep(later)); next != 0 {
@@ -252,7 +250,7 @@ func TestProtectedConditionFollowsTheGlass(t *testing.T) {
 		c.Annotations = map[string]string{v1alpha1.UnprotectedUntilAnnotation: "2026-11-21T12:10:00Z"}
 	})
 	o := Observation{Container: c, Pod: livePod(ready), Now: now}
-	lifted := meta.FindStatusCondition(NextStatus(o, NextStep(o), nil).Conditions, v1alpha1.ConditionProtected)
+	lifted := meta.FindStatusCondition(NextStatus(o, NextStep(o)).Conditions, v1alpha1.ConditionProtected)
 	if lifted.Status != metav1.ConditionFalse || lifted.Reason != v1alpha1.ReasonBreakGlass ||
 		lifted.Message != "anybody may delete the pod until 2026-11-21T12:10:00Z, by the annotation immortalcontainer.flugel.it/unprotected-until" {
 		t.Errorf("got %+v", lifted)
@@ -261,7 +259,7 @@ func TestProtectedConditionFollowsTheGlass(t *testing.T) {
 		t.Errorf("looks again after %s, want when the protection returns", next)
 	}
 	o.Now = now.Add(10 * time.Minute)
-	if back := meta.FindStatusCondition(NextStatus(o, NextStep(o), nil).Conditions, v1alpha1.ConditionProtected); back.Status != metav1.ConditionTrue {
+	if back := meta.FindStatusCondition(NextStatus(o, NextStep(o)).Conditions, v1alpha1.ConditionProtected); back.Status != metav1.ConditionTrue {
 		t.Errorf("after its time: %+v", back)
 	}
 }

@@ -12,6 +12,9 @@ import (
 // GroupVersion is the group and version of the kinds in this package.
 var GroupVersion = schema.GroupVersion{Group: "immortalcontainer.flugel.it", Version: "v1alpha1"}
 
+// SchemeGroupVersion is GroupVersion under the name that generated apply configurations use.
+var SchemeGroupVersion = GroupVersion
+
 // Kind is the kind of an ImmortalContainer, as it stands in manifests and owner references.
 const Kind = "ImmortalContainer"
 
