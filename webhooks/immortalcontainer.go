@@ -189,7 +189,7 @@ func (w *immortalContainerWebhook) tryPod(ctx context.Context, container, old *v
 		// The old pod, whose place the new one takes, is still counted.
 		return nil, nil, nil
 	}
-	return nil, []string{fmt.Sprintf("its pod would be refused now, and is tried again until it is not: %s", refusal.Message)}, nil
+	return nil, []string{"its pod would be refused now, and is tried again until it is not: " + refusal.Message}, nil
 }
 
 // foreignPod refuses an ImmortalContainer whose pod's name is held by a pod of somebody else.

@@ -81,7 +81,7 @@ func startWebhooks() {
 		stopWebhooks = func() {}
 	}
 	Eventually(func() error {
-		connection, err := tls.DialWithDialer(&net.Dialer{Timeout: time.Second}, "tcp", env.Webhook.Address(), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // Only whether somebody listens.
+		connection, err := tls.DialWithDialer(&net.Dialer{Timeout: time.Second}, "tcp", env.Webhook.Address(), &tls.Config{InsecureSkipVerify: true}) // Only whether somebody listens.
 		if err != nil {
 			return err
 		}

@@ -149,11 +149,11 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*im
 	observed := &immortal.Observation{Container: &container, Now: r.clock.Now()}
 	var pod corev1.Pod
 	err := r.client.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: immortal.PodName(key.Name)}, &pod)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading the pod: %w", err)
-	}
-	if err != nil {
+	switch {
+	case apierrors.IsNotFound(err):
 		return observed, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading the pod: %w", err)
 	}
 	observed.Pod = &pod
 	if immortal.NeedsNode(&pod, observed.Now) {

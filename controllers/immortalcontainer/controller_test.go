@@ -6,6 +6,7 @@ package immortalcontainer_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -389,7 +390,7 @@ var _ = Describe("The ImmortalContainer controller", func() {
 		looked := reconciles()
 		for n := range 60 {
 			touched := p.DeepCopy()
-			touched.Annotations["touched"] = fmt.Sprint(n)
+			touched.Annotations["touched"] = strconv.Itoa(n)
 			Expect(admin.Patch(ctx, touched, client.MergeFrom(p))).To(Succeed())
 			Eventually(reconciles).Should(BeNumerically(">", looked+float64(n)))
 			p = touched

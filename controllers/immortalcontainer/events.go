@@ -5,7 +5,6 @@ package immortalcontainer
 
 import (
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -34,15 +33,14 @@ const (
 	actionProtect = "ProtectPod"
 )
 
-// troubles are the reasons of the Ready condition that a person has to know of.
-var troubles = []string{ //nolint:gochecknoglobals // A constant in all but the language.
-	v1alpha1.ReasonNameConflict,
-	v1alpha1.ReasonQuotaExceeded,
-	v1alpha1.ReasonPodSecurityViolation,
-	v1alpha1.ReasonNamespaceTerminating,
-	v1alpha1.ReasonPodInvalid,
-	v1alpha1.ReasonPodRefused,
-	v1alpha1.ReasonNodeLost,
+// isTrouble picks the reasons of the Ready condition that a person has to know of.
+func isTrouble(reason string) bool {
+	switch reason {
+	case v1alpha1.ReasonNameConflict, v1alpha1.ReasonQuotaExceeded, v1alpha1.ReasonPodSecurityViolation,
+		v1alpha1.ReasonNamespaceTerminating, v1alpha1.ReasonPodInvalid, v1alpha1.ReasonPodRefused, v1alpha1.ReasonNodeLost:
+		return true
+	}
+	return false
 }
 
 func (r *Reconciler) tellCreated(observed immortal.Observation) {
@@ -68,7 +66,7 @@ func (r *Reconciler) tellStatus(container *v1alpha1.ImmortalContainer, status v1
 			"the pod of start %d ended (%s%s), %d in a row", exit.Start, exit.Reason, exitCode(exit), status.ConsecutiveExits)
 	}
 	ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)
-	if ready.Status != metav1.ConditionTrue && reasonOf(old, v1alpha1.ConditionReady) != ready.Reason && slices.Contains(troubles, ready.Reason) {
+	if ready.Status != metav1.ConditionTrue && reasonOf(old, v1alpha1.ConditionReady) != ready.Reason && isTrouble(ready.Reason) {
 		r.recorder.Eventf(container, nil, corev1.EventTypeWarning, ready.Reason, actionCreate, "%s", ready.Message)
 	}
 	protected := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionProtected)

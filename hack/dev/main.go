@@ -45,21 +45,24 @@ type options struct {
 	uninstallLimit      time.Duration
 }
 
-func main() {
+func main() { os.Exit(command()) }
+
+// command returns the exit code, so that what is deferred here is done before the process ends.
+func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	o, err := parse(os.Args[1:], os.Stderr)
 	if errors.Is(err, flag.ErrHelp) {
-		return
+		return 0
 	}
 	if err == nil {
 		err = run(ctx, o, os.Stdout)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
-		stop()
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 func parse(args []string, usage io.Writer) (options, error) {

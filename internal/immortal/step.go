@@ -29,13 +29,13 @@ const (
 type Action string
 
 const (
-	// ActionNone: nothing to do but keep the status.
+	// ActionNone is nothing to do but keep the status.
 	ActionNone Action = "None"
-	// ActionCreate: create the pod.
+	// ActionCreate is to create the pod.
 	ActionCreate Action = "Create"
-	// ActionDelete: delete the pod, because it has ended or is of an old spec.
+	// ActionDelete is to delete the pod, because it has ended or is of an old spec.
 	ActionDelete Action = "Delete"
-	// ActionRelabel: give the pod back the labels that its protection rests on.
+	// ActionRelabel is to give the pod back the labels that its protection rests on.
 	ActionRelabel Action = "Relabel"
 )
 

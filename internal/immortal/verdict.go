@@ -28,16 +28,6 @@ const (
 	clusterServiceAccount = "system:serviceaccount:kube-system:"
 )
 
-// clusterControllers are the ServiceAccounts in kube-system under which kube-controller-manager removes pods, or ends
-// them, as part of the cluster's own housekeeping.
-var clusterControllers = []string{
-	"generic-garbage-collector",
-	"namespace-controller",
-	"pod-garbage-collector",
-	"node-controller",
-	"device-taint-eviction-controller",
-}
-
 // Subresources of pods that the verdict knows.
 const (
 	SubresourceEviction            = "eviction"
@@ -121,41 +111,46 @@ type Verdict struct {
 type rule func(Request, Surroundings) *Verdict
 
 // rulesOfRequest need nothing of Surroundings but the controller's name.
-var rulesOfRequest = []rule{
-	allowController,
-	allowNotImmortal,
-	allowWhatRemovesNothing,
-	denyForged,
-	allowTerminating,
-	allowEnded,
-	allowKubelet,
-	allowPreemption,
-	allowClusterControllerStatus,
-	allowHarmlessUpdate,
+func rulesOfRequest() []rule {
+	return []rule{
+		allowController,
+		allowNotImmortal,
+		allowWhatRemovesNothing,
+		denyForged,
+		allowTerminating,
+		allowEnded,
+		allowKubelet,
+		allowPreemption,
+		allowClusterControllerStatus,
+		allowHarmlessUpdate,
+	}
 }
 
-var rulesOfSurroundings = []rule{
-	allowInTerminatingNamespace,
-	allowWithoutOwner,
-	allowBreakGlass,
-	allowNodeGone,
-	allowTaintEviction,
-	allowDrain,
-	denyByOperation,
+// rulesOfSurroundings are asked when no rule of the request answers.
+func rulesOfSurroundings() []rule {
+	return []rule{
+		allowInTerminatingNamespace,
+		allowWithoutOwner,
+		allowBreakGlass,
+		allowNodeGone,
+		allowTaintEviction,
+		allowDrain,
+		denyByOperation,
+	}
 }
 
 // JudgeRequest answers what the request alone decides, and returns false when the surroundings must be known: most
 // requests that touch a pod are harmless and need not wait for them.
 func JudgeRequest(request Request, controllerUser string) (Verdict, bool) {
-	return firstAnswer(rulesOfRequest, request, Surroundings{ControllerUser: controllerUser})
+	return firstAnswer(rulesOfRequest(), request, Surroundings{ControllerUser: controllerUser})
 }
 
 // Judge answers any request: whether it may touch the pod. It denies what no rule allows.
 func Judge(request Request, surroundings Surroundings) Verdict {
-	if verdict, decided := firstAnswer(rulesOfRequest, request, surroundings); decided {
+	if verdict, decided := firstAnswer(rulesOfRequest(), request, surroundings); decided {
 		return verdict
 	}
-	if verdict, decided := firstAnswer(rulesOfSurroundings, request, surroundings); decided {
+	if verdict, decided := firstAnswer(rulesOfSurroundings(), request, surroundings); decided {
 		return verdict
 	}
 	return Verdict{Reason: DeniedUnknown, Code: http.StatusForbidden, Message: fmt.Sprintf(
@@ -369,16 +364,24 @@ func imageChanges(path string, oldContainers, newContainers []corev1.Container) 
 	return changes
 }
 
+// isClusterController knows the ServiceAccounts in kube-system under which kube-controller-manager removes pods, or ends
+// them, as part of the cluster's own housekeeping; and its own name, where all its controllers share that.
 func isClusterController(user string) bool {
-	if user == controllerManagerUser {
+	switch user {
+	case clusterServiceAccount + "generic-garbage-collector",
+		clusterServiceAccount + "namespace-controller",
+		clusterServiceAccount + "pod-garbage-collector":
 		return true
 	}
-	name, found := strings.CutPrefix(user, clusterServiceAccount)
-	return found && slices.Contains(clusterControllers, name)
+	return evictsByTaint(user)
 }
 
 func evictsByTaint(user string) bool {
-	return user == controllerManagerUser || user == clusterServiceAccount+"node-controller" || user == clusterServiceAccount+"device-taint-eviction-controller"
+	switch user {
+	case controllerManagerUser, clusterServiceAccount + "node-controller", clusterServiceAccount + "device-taint-eviction-controller":
+		return true
+	}
+	return false
 }
 
 // JudgeNamespace answers whether a Namespace may be deleted while these ImmortalContainers, none of them terminating,

@@ -123,8 +123,6 @@ type identity struct {
 	Username string `json:"username"`
 }
 
-var writingVerbs = []string{"create", "update", "patch", "delete", "deletecollection"}
-
 func (l *auditLog) read() ([]AuditEvent, error) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -159,8 +157,16 @@ func (l *auditLog) read() ([]AuditEvent, error) {
 	}
 }
 
+func isWriting(verb string) bool {
+	switch verb {
+	case "create", "update", "patch", "delete", "deletecollection":
+		return true
+	}
+	return false
+}
+
 func (e *line) event() (event AuditEvent, writes bool) {
-	if e.Stage != "ResponseComplete" && e.Stage != "Panic" || !slices.Contains(writingVerbs, e.Verb) {
+	if e.Stage != "ResponseComplete" && e.Stage != "Panic" || !isWriting(e.Verb) {
 		return event, false
 	}
 	if group := e.ObjectRef.APIGroup; group == "authentication.k8s.io" || group == "authorization.k8s.io" {

@@ -184,6 +184,7 @@ func (p *Proxy) settle(caller context.Context, decision Decision) error {
 	switch decision {
 	case Pass:
 		return nil
+	case Drop:
 	case Block:
 		select {
 		case <-caller.Done():

@@ -239,6 +239,7 @@ func testCommon(t *testing.T, env *testenv.Env) {
 }
 
 func testProxy(t *testing.T, env *testenv.Env) {
+	t.Helper()
 	ctx := t.Context()
 	setup := NewWithT(t)
 	admin := env.Client(env.AdminConfig)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"reflect"
+	"strconv"
 	"strings"
 
 	"github.com/distribution/reference"
@@ -38,7 +39,7 @@ func New() *Validator {
 		}
 		return name
 	})
-	for tag, fault := range customFaults {
+	for tag, fault := range customFaults() {
 		// Registration fails only for an empty tag or a nil function.
 		if err := v.RegisterValidation(tag, func(fl validator.FieldLevel) bool { return fault(fl.Field().String()) == "" }); err != nil {
 			panic(err)
@@ -71,7 +72,7 @@ func fieldError(fault validator.FieldError, path *field.Path) *field.Error {
 	if path != nil {
 		at = path.Child(name)
 	}
-	if custom, known := customFaults[fault.Tag()]; known {
+	if custom, known := customFaults()[fault.Tag()]; known {
 		return field.Invalid(at, fault.Value(), custom(fmt.Sprint(fault.Value())))
 	}
 	switch fault.Tag() {
@@ -94,10 +95,12 @@ func fieldError(fault validator.FieldError, path *field.Path) *field.Error {
 }
 
 // customFaults say what is wrong with a value; "" if nothing is.
-var customFaults = map[string]func(string) string{
-	"image_reference": imageFault,
-	"listen_address":  listenAddressFault,
-	"namespace_name":  namespaceFault,
+func customFaults() map[string]func(string) string {
+	return map[string]func(string) string{
+		"image_reference": imageFault,
+		"listen_address":  listenAddressFault,
+		"namespace_name":  namespaceFault,
+	}
 }
 
 func imageFault(value string) string {
@@ -118,7 +121,7 @@ func listenAddressFault(value string) string {
 	if host != "" && net.ParseIP(host) == nil && host != "localhost" {
 		return "must have an IP address, localhost or nothing as its host"
 	}
-	if number, err := net.LookupPort("tcp", port); err != nil || number < 1 {
+	if number, err := strconv.ParseUint(port, 10, 16); err != nil || number < 1 {
 		return "must have a port between 1 and 65535"
 	}
 	return ""
