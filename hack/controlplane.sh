@@ -20,7 +20,7 @@ assets=${KUBEBUILDER_ASSETS:-}
 say() { printf '%s  %s\n' "$(date +%T)" "$*" >&2; }
 
 # The binaries, cheapest-to-share first: family, package, usual time on two cores with nothing cached.
-all="etcd kube-apiserver kubectl kube-scheduler kube-controller-manager kwokctl kwok"
+all=(etcd kube-apiserver kubectl kube-scheduler kube-controller-manager kwokctl kwok)
 family() { case $1 in etcd) echo etcd ;; kwok*) echo kwok ;; *) echo kubernetes ;; esac; }
 package() {
   case $1 in
@@ -31,10 +31,10 @@ package() {
 }
 usual() {
   case $1 in
-    kube-apiserver) echo "5 minutes" ;;
-    kube-controller-manager) echo "1 minute" ;;
-    kwokctl) echo "90 seconds" ;;
-    *) echo "30 seconds" ;;
+    kube-apiserver) echo "6 minutes" ;;
+    kwokctl) echo "3 minutes" ;;
+    etcd | kube-controller-manager | kwok) echo "1 minute" ;;
+    *) echo "40 seconds" ;;
   esac
 }
 # Clients read the version from these variables; an unstamped API server is misread as v0.0.0.
@@ -47,13 +47,19 @@ ldflags() {
   esac
 }
 
+# progress makes a line of every hundred packages that go build -v names, and lets everything else through.
+progress() {
+  awk '/^[A-Za-z0-9_.\/~-]+$/ { if (++n % 100 == 0) { print "          " n " packages compiled"; fflush() } next } { print; fflush() }' >&2
+}
+
 build_one() {
   local name=$1 temporary started=$SECONDS
   say "building $name $(version "$(family "$name")" "$(package "$name" | sed -E 's#/cmd/.*##')") (about $(usual "$name") on 2 cores when nothing is cached)"
   # A build lands under its own temporary name and is renamed into place: nobody ever sees half a binary.
   temporary=$(mktemp "$cache/.$name.XXXXXX")
   trap 'rm -f "$temporary"' EXIT
-  CGO_ENABLED=0 GOFLAGS= go build -modfile="hack/$(family "$name")/go.mod" -mod=readonly -trimpath -buildvcs=false -ldflags "$(ldflags "$name")" -o "$temporary" "$(package "$name")"
+  CGO_ENABLED=0 GOFLAGS='' go build -v -modfile="hack/$(family "$name")/go.mod" -mod=readonly -trimpath -buildvcs=false \
+    -ldflags "$(ldflags "$name")" -o "$temporary" "$(package "$name")" 2>&1 | progress
   chmod 0755 "$temporary"
   mv -f "$temporary" "$cache/$name"
   trap - EXIT
@@ -87,7 +93,7 @@ path() {
 }
 
 case ${1:-} in
-  build) shift; if [ $# -gt 0 ]; then build "$@"; else build $all; fi ;;
+  build) shift; if [ $# -gt 0 ]; then build "$@"; else build "${all[@]}"; fi ;;
   path) path ;;
   *) sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
