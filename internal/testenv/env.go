@@ -7,9 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -90,7 +92,7 @@ func (w WebhookServer) Options() webhook.Options {
 }
 
 // Address is Host and Port as one string.
-func (w WebhookServer) Address() string { return hostPort(w.Host, w.Port) }
+func (w WebhookServer) Address() string { return net.JoinHostPort(w.Host, strconv.Itoa(w.Port)) }
 
 // Env is a running cluster with the manifests installed. Its methods may be called from several goroutines.
 type Env struct {
@@ -192,7 +194,7 @@ func (env *Env) prepareFiles(options Options) error {
 	if host == "" {
 		host = "127.0.0.1"
 	}
-	ports, err := freePorts(host, 1)
+	ports, err := development.FreePorts(host, 1)
 	if err != nil {
 		return err
 	}
@@ -210,7 +212,7 @@ func (env *Env) prepareFiles(options Options) error {
 func (env *Env) auditPolicy() string { return filepath.Join(env.Dir, "audit-policy.yaml") }
 
 func (env *Env) openControlPlane(ctx context.Context, options Options) error {
-	paths, err := binaries(ctx, env.Root, "etcd", "kube-apiserver", "kubectl")
+	paths, err := development.Binaries(ctx, env.Root, "etcd", "kube-apiserver", "kubectl")
 	if err != nil {
 		return err
 	}

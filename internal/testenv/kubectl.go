@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -39,7 +40,7 @@ func (env *Env) KubectlAs(user string, groups []string, args ...string) (stdout,
 func (env *Env) KubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, env.kubectl, args...)
 	// Nothing of the user's own home is read or written: neither a kubeconfig nor kubectl's settings and cache.
-	command.Env = environment("KUBECONFIG="+env.Kubeconfig, "HOME="+env.Dir, "KUBECACHEDIR="+filepath.Join(env.Dir, "kubectl-cache"))
+	command.Env = append(os.Environ(), "KUBECONFIG="+env.Kubeconfig, "HOME="+env.Dir, "KUBECACHEDIR="+filepath.Join(env.Dir, "kubectl-cache"))
 	command.Dir = env.Dir
 	return command
 }

@@ -1,7 +1,7 @@
 // Copyright The Blackadder Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package testenv
+package development
 
 import (
 	"context"
@@ -11,15 +11,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 )
 
 const assetsVariable = "KUBEBUILDER_ASSETS"
 
-// binaries finds the named programs of the control plane, each in KUBEBUILDER_ASSETS or else in the cache of
+// Binaries finds the named programs of the control plane, each in KUBEBUILDER_ASSETS or else in the cache of
 // hack/controlplane.sh, which builds those that are missing. It returns their paths by name.
-func binaries(ctx context.Context, root string, names ...string) (map[string]string, error) {
+func Binaries(ctx context.Context, root string, names ...string) (map[string]string, error) {
 	assets := os.Getenv(assetsVariable)
 	paths := map[string]string{}
 	var wanted []string
@@ -54,7 +53,7 @@ func binaries(ctx context.Context, root string, names ...string) (map[string]str
 }
 
 // controlplane runs hack/controlplane.sh on its cache alone, without KUBEBUILDER_ASSETS, and returns what it prints. Its
-// progress goes to the standard error of the test, because a first build takes minutes.
+// progress goes to the standard error, because a first build takes minutes.
 func controlplane(ctx context.Context, root string, args ...string) (string, error) {
 	command := exec.CommandContext(ctx, filepath.Join(root, "hack", "controlplane.sh"), args...)
 	command.Env = environment(assetsVariable + "=")
@@ -74,9 +73,9 @@ func isExecutable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
 }
 
-// freePorts finds n different ports on host that nobody listens on now. Somebody else may take one before it is used; the
+// FreePorts finds n different ports on host that nobody listens on now. Somebody else may take one before it is used; the
 // ports are held together until all are found, so that they at least differ from each other.
-func freePorts(host string, n int) (ports []int, err error) {
+func FreePorts(host string, n int) (ports []int, err error) {
 	var held []net.Listener
 	defer func() {
 		for _, listener := range held {
@@ -93,5 +92,3 @@ func freePorts(host string, n int) (ports []int, err error) {
 	}
 	return ports, nil
 }
-
-func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
