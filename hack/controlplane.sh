@@ -47,9 +47,16 @@ ldflags() {
   esac
 }
 
-# progress makes a line of every hundred packages that go build -v names, and lets everything else through.
+# progress makes a line of every hundred packages that go build -v names, and lets everything else through. The shell reads
+# the lines itself: Debian's awk holds a pipe's lines back until it has 4096 bytes or the end.
 progress() {
-  awk '/^[A-Za-z0-9_.\/~-]+$/ { if (++n % 100 == 0) { print "          " n " packages compiled"; fflush() } next } { print; fflush() }' >&2
+  local line n=0
+  while IFS= read -r line; do
+    case $line in
+      *[!A-Za-z0-9_./~-]* | '') printf '%s\n' "$line" ;;
+      *) n=$((n + 1)); [ $((n % 100)) -ne 0 ] || printf '          %d packages compiled\n' "$n" ;;
+    esac
+  done >&2
 }
 
 build_one() {
@@ -78,6 +85,8 @@ build() {
   if command -v flock >/dev/null; then
     exec 9>"$cache/.lock"
     flock -n 9 || { say "waiting for another build of the control plane"; flock 9; }
+    # What a killed build left behind; with the lock held, nobody is writing here.
+    rm -f "$cache"/.*.??????
   fi
   for name in "${missing[@]}"; do [ -x "$cache/$name" ] || build_one "$name"; done
 }

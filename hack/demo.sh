@@ -4,6 +4,8 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
+# The Makefile's build flags, so that nothing is compiled twice.
+export CGO_ENABLED=${CGO_ENABLED:-0} GOFLAGS=${GOFLAGS:--trimpath}
 
 dir=$root/.dev/demo
 log=$dir/manager.log
@@ -45,21 +47,21 @@ free_port() {
   local port
   while :; do
     port=$((20000 + RANDOM % 10000))
-    if ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then printf '%s\n' "$port"; return; fi
+    if ! { (exec 3<>"/dev/tcp/127.0.0.1/$port"); } 2>/dev/null; then printf '%s\n' "$port"; return; fi
   done
 }
 
 # ready PORT: whether /readyz there answers 200.
 ready() {
   local answer
-  answer=$(exec 3<>"/dev/tcp/127.0.0.1/$1" && printf 'GET /readyz HTTP/1.0\r\n\r\n' >&3 && head -n 1 <&3) 2>/dev/null || return 1
+  answer=$({ exec 3<>"/dev/tcp/127.0.0.1/$1" && printf 'GET /readyz HTTP/1.0\r\n\r\n' >&3 && head -n 1 <&3; } 2>/dev/null) || return 1
   [[ $answer == *" 200 "* ]]
 }
 
 mkdir -p "$dir" bin
 step="building"
-CGO_ENABLED=0 go build -o bin/cluster ./hack/cluster
-CGO_ENABLED=0 go build -o bin/dev ./hack/dev
+printf 'building the tools that start a cluster and install into it\n'
+go build -o bin/ ./hack/cluster ./hack/dev
 
 tell "A cluster of real control-plane programs and three simulated nodes"
 step="starting the cluster"
