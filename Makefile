@@ -15,9 +15,10 @@ HEALTH_ADDRESS ?= 127.0.0.1:8081
 TEST_ARGS ?=
 
 GO ?= go
-# One set of build flags for binaries, tools and tests: with two, Go would compile every dependency twice.
+# One set of build flags for binaries, tools and tests: with two, Go would compile every dependency twice. The user's own flags
+# stay; the race detector needs CGO_ENABLED=1.
 export CGO_ENABLED ?= 0
-export GOFLAGS ?= -trimpath
+export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 TOOL = $(GO) tool -modfile=hack/$(1)/go.mod $(2)
 CONTROLLER_GEN = $(call TOOL,controller-gen,controller-gen)
 KUSTOMIZE = $(call TOOL,kustomize,kustomize)

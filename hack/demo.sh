@@ -10,6 +10,7 @@ export CGO_ENABLED=${CGO_ENABLED:-0} GOFLAGS=${GOFLAGS:--trimpath}
 dir=$root/.dev/demo
 log=$dir/manager.log
 manager=
+told=
 step=starting
 if [ -t 1 ]; then bold=$'\033[1m' plain=$'\033[0m'; else bold='' plain=''; fi
 
@@ -17,17 +18,25 @@ tell() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 
 finish() {
   local code=$?
-  trap - EXIT INT TERM
-  if [ "$code" -ne 0 ]; then
+  trap - EXIT
+  # A second Ctrl-C must not leave the cluster behind.
+  trap '' INT TERM
+  if [ "$code" -eq 130 ]; then
+    printf '\nThe demo was stopped while %s.\n' "$step" >&2
+  elif [ "$code" -ne 0 ]; then
     printf '\nThe demo failed while %s.\n' "$step" >&2
     if [ -s "$log" ]; then printf 'The last lines of the manager'\''s log (%s):\n' "$log" >&2; tail -n 15 "$log" >&2; fi
   fi
   if [ -n "$manager" ]; then kill "$manager" 2>/dev/null || true; wait "$manager" 2>/dev/null || true; fi
-  bin/cluster down --dir "$dir/cluster" >/dev/null 2>&1 || true
+  if [ -e "$dir/cluster" ]; then
+    bin/cluster down --dir "$dir/cluster" >/dev/null || printf 'The cluster in %s is not wholly gone.\n' "$dir/cluster" >&2
+  fi
   exit "$code"
 }
+# Once the story is told, Ctrl-C is the way out and no fault.
+stopped() { if [ -n "$told" ]; then printf '\nStopping.\n'; exit 0; fi; exit 130; }
 trap finish EXIT
-trap 'exit 130' INT TERM
+trap stopped INT TERM
 
 fail() { printf '%s\n' "$*" >&2; exit 1; }
 
@@ -42,12 +51,14 @@ works() { show "$@"; [ "$code" -eq 0 ] || fail "expected success, got exit code 
 refused() { show "$@"; [ "$code" -ne 0 ] || fail "expected a refusal, and it was accepted"; }
 says() { case $output in *"$1"*) ;; *) fail "expected the output to say: $1" ;; esac; }
 
-# A port of 127.0.0.1 on which nobody answers. Bash alone, because a fresh machine may have nothing else to ask with.
+# A port of 127.0.0.1 on which nobody answers and that was not given out before, in $port. Bash alone, because a fresh machine
+# may have nothing else to ask with.
+taken=' '
 free_port() {
-  local port
   while :; do
     port=$((20000 + RANDOM % 10000))
-    if ! { (exec 3<>"/dev/tcp/127.0.0.1/$port"); } 2>/dev/null; then printf '%s\n' "$port"; return; fi
+    case $taken in *" $port "*) continue ;; esac
+    if ! { (exec 3<>"/dev/tcp/127.0.0.1/$port"); } 2>/dev/null; then taken="$taken$port "; return; fi
   done
 }
 
@@ -69,12 +80,15 @@ bin/cluster down --dir "$dir/cluster" >/dev/null 2>&1 || true
 bin/cluster up --dir "$dir/cluster" --nodes 3
 environment=$(bin/cluster env --dir "$dir/cluster")
 eval "$environment"
+# What kubectl keeps about a cluster goes with this one, too.
+export KUBECACHEDIR=$dir/cluster/kubectl
 works kubectl get nodes
 
 tell "The manager, outside the cluster but as its own ServiceAccount, with the rights of its manifests and no others"
 step="starting the manager"
-health_port=$(free_port)
-webhook=127.0.0.1:$(free_port) metrics=127.0.0.1:$(free_port) health=127.0.0.1:$health_port
+free_port; webhook=127.0.0.1:$port
+free_port; metrics=127.0.0.1:$port
+free_port; health=127.0.0.1:$port health_port=$port
 bin/dev --kubeconfig "$KUBECONFIG" --dir "$dir" --webhook-address "$webhook"
 bin/manager --kubeconfig="$dir/manager.kubeconfig" --webhook-cert-dir="$dir/certs" --webhook-address="$webhook" \
   --metrics-address="$metrics" --health-address="$health" --leader-elect=false --log-format=console >"$log" 2>&1 &
@@ -160,5 +174,7 @@ tell "Look around in another terminal:"
 printf '  %s\n  kubectl explain immortalcontainer.spec\n  kubectl apply -f %s\n  tail -f %s\n' "$environment" \
   "$root/config/samples/immortalcontainer_v1alpha1_immortalcontainer.yaml" "$log"
 printf 'Stop with Ctrl-C: the manager and the cluster go away.\n'
+step="waiting for Ctrl-C"
+told=1
 wait "$manager" || true
 fail "the manager ended"

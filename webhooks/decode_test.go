@@ -34,7 +34,7 @@ func TestDecodePodRequest(t *testing.T) {
 		"delete without pod":         {request: admissionv1.AdmissionRequest{Operation: "DELETE"}, fault: "the DELETE of a pod came without the pod"},
 		"delete of null":             {request: admissionv1.AdmissionRequest{Operation: "DELETE", OldObject: runtime.RawExtension{Raw: []byte("null")}}, fault: "the DELETE of a pod came without the pod"},
 		"eviction":                   {request: admissionv1.AdmissionRequest{Operation: "CREATE", SubResource: "eviction", Object: pod}},
-		"eviction that is no create": {request: admissionv1.AdmissionRequest{Operation: "UPDATE", SubResource: "eviction"}, fault: "an eviction is a CREATE, not a UPDATE"},
+		"eviction that is no create": {request: admissionv1.AdmissionRequest{Operation: "UPDATE", SubResource: "eviction"}, fault: "the eviction of a pod is a CREATE, not a UPDATE"},
 		"not JSON":                   {request: admissionv1.AdmissionRequest{Operation: "DELETE", OldObject: runtime.RawExtension{Raw: []byte("{")}}, fault: "reading the old pod: unexpected end of JSON input"},
 		"not a pod":                  {request: admissionv1.AdmissionRequest{Operation: "CREATE", Object: runtime.RawExtension{Raw: []byte("3")}}, fault: "reading the new pod: json: cannot unmarshal number into Go value of type v1.Pod"},
 	} {

@@ -9,17 +9,20 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
+	"gomodules.xyz/jsonpatch/v2"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"blackadder.io/blackadder/api/immortalcontainer/v1alpha1"
@@ -30,7 +33,7 @@ import (
 // +kubebuilder:webhookconfiguration:mutating=true,name=blackadder
 // +kubebuilder:webhookconfiguration:mutating=false,name=blackadder
 // +kubebuilder:webhook:mutating=true,name=default.immortalcontainer.flugel.it,path=/mutate-immortalcontainer-flugel-it-v1alpha1-immortalcontainer,groups=immortalcontainer.flugel.it,resources=immortalcontainers,verbs=create;update,versions=v1alpha1,failurePolicy=fail,sideEffects=None,timeoutSeconds=5,matchPolicy=Equivalent,admissionReviewVersions=v1,serviceName=blackadder-webhook,serviceNamespace=blackadder-system
-// +kubebuilder:webhook:mutating=false,name=validate.immortalcontainer.flugel.it,path=/validate-immortalcontainer-flugel-it-v1alpha1-immortalcontainer,groups=immortalcontainer.flugel.it,resources=immortalcontainers,verbs=create;update;delete,versions=v1alpha1,failurePolicy=fail,sideEffects=None,timeoutSeconds=5,matchPolicy=Equivalent,admissionReviewVersions=v1,serviceName=blackadder-webhook,serviceNamespace=blackadder-system
+// +kubebuilder:webhook:mutating=false,name=validate.immortalcontainer.flugel.it,path=/validate-immortalcontainer-flugel-it-v1alpha1-immortalcontainer,groups=immortalcontainer.flugel.it,resources=immortalcontainers,verbs=create;update;delete,versions=v1alpha1,failurePolicy=fail,sideEffects=NoneOnDryRun,timeoutSeconds=5,matchPolicy=Equivalent,admissionReviewVersions=v1,serviceName=blackadder-webhook,serviceNamespace=blackadder-system
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;create
 
@@ -40,24 +43,44 @@ type immortalContainerWebhook struct {
 	clock        clock.PassiveClock
 	client       client.Client
 	reader       client.Reader
+	recorder     events.EventRecorder
 	fields       *fielderrors.Validator
 }
 
-var (
-	_ admission.Defaulter[*v1alpha1.ImmortalContainer] = &immortalContainerWebhook{}
-	_ admission.Validator[*v1alpha1.ImmortalContainer] = &immortalContainerWebhook{}
+var _ admission.Validator[*v1alpha1.ImmortalContainer] = &immortalContainerWebhook{}
+
+const (
+	defaultPath = "/mutate-immortalcontainer-flugel-it-v1alpha1-immortalcontainer"
+	// tryTimeout bounds the dry run of the pod, well within the webhook's own time: webhooks of others may be asked in it.
+	tryTimeout = 2 * time.Second
+	// eventGlassBroken is the reason of the event that names who lifted the protection.
+	eventGlassBroken = "GlassBroken"
 )
 
 func (w *immortalContainerWebhook) setup(mgr ctrl.Manager) error {
-	return ctrl.NewWebhookManagedBy(mgr, &v1alpha1.ImmortalContainer{}).WithDefaulter(w).WithValidator(w).Complete()
+	mgr.GetWebhookServer().Register(defaultPath, &webhook.Admission{Handler: admission.HandlerFunc(w.handleDefault)})
+	return ctrl.NewWebhookManagedBy(mgr, &v1alpha1.ImmortalContainer{}).WithValidator(w).Complete()
 }
 
-// Default fills in the image that the user left out, and nothing else.
-func (w *immortalContainerWebhook) Default(_ context.Context, container *v1alpha1.ImmortalContainer) error {
-	if container.Spec.Image == "" {
-		container.Spec.Image = w.defaultImage
+// handleDefault fills in the image that the user left out, and nothing else. The library's defaulter would write the whole
+// object anew, and with it every quantity in another spelling than the user's.
+func (w *immortalContainerWebhook) handleDefault(_ context.Context, request admission.Request) admission.Response {
+	var object struct {
+		Spec *struct {
+			Image string `json:"image"`
+		} `json:"spec"`
 	}
-	return nil
+	if err := json.Unmarshal(request.Object.Raw, &object); err != nil {
+		// What it is that is wrong, the schema says better than this webhook can.
+		return admission.Allowed("")
+	}
+	switch {
+	case object.Spec == nil:
+		return admission.Patched("", jsonpatch.NewOperation("add", "/spec", map[string]any{"image": w.defaultImage}))
+	case object.Spec.Image == "":
+		return admission.Patched("", jsonpatch.NewOperation("add", "/spec/image", w.defaultImage))
+	}
+	return admission.Allowed("")
 }
 
 // ValidateCreate validates a new ImmortalContainer.
@@ -80,7 +103,8 @@ func (w *immortalContainerWebhook) ValidateDelete(ctx context.Context, container
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("reading the options of the deletion: %v", err))
 	}
-	if orphans && container.DeletionTimestamp == nil {
+	// Also of one that is terminating: a second deletion may still change what becomes of the pod.
+	if orphans {
 		return nil, forbidden(container.Name, errors.New("it cannot be deleted with propagationPolicy Orphan (kubectl delete --cascade=orphan), "+
 			"which would leave its pod behind without an owner: use Background or Foreground"))
 	}
@@ -127,12 +151,20 @@ func (w *immortalContainerWebhook) validate(ctx context.Context, container, old 
 		warnings = append(warnings, podWarnings...)
 	}
 	if _, lifted := immortal.UnprotectedUntil(container, now); lifted && (old == nil || old.Annotations[v1alpha1.UnprotectedUntilAnnotation] != container.Annotations[v1alpha1.UnprotectedUntilAnnotation]) {
-		if request, err := admission.RequestFromContext(ctx); err == nil {
-			log.FromContext(ctx).Info("protection of the pod is being lifted", "user", request.UserInfo.Username,
-				"until", container.Annotations[v1alpha1.UnprotectedUntilAnnotation], "dryRun", request.DryRun != nil && *request.DryRun)
-		}
+		w.tellGlassBroken(ctx, container)
 	}
 	return warnings, invalid(container.Name, faults, podFaults)
+}
+
+// tellGlassBroken leaves an event that names the user, whom the controller, which tells of the lifted protection itself,
+// cannot know.
+func (w *immortalContainerWebhook) tellGlassBroken(ctx context.Context, container *v1alpha1.ImmortalContainer) {
+	request, err := admission.RequestFromContext(ctx)
+	if err != nil || container.UID == "" || (request.DryRun != nil && *request.DryRun) {
+		return
+	}
+	w.recorder.Eventf(container.DeepCopy(), nil, corev1.EventTypeWarning, eventGlassBroken, "Annotate", "user %q lifts the protection of the pod until %s",
+		request.UserInfo.Username, container.Annotations[v1alpha1.UnprotectedUntilAnnotation])
 }
 
 // authorize refuses a caller who may not create the pod by hand: an ImmortalContainer must not be a way around RBAC.
@@ -170,7 +202,9 @@ func (w *immortalContainerWebhook) tryPod(ctx context.Context, container, old *v
 	pod := immortal.Pod(container, 1)
 	// A new object has its UID only after admission, and an owner reference needs one: the pod is tried without it.
 	pod.OwnerReferences = nil
-	err := w.client.Create(ctx, pod, client.DryRunAll)
+	tryCtx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	err := w.client.Create(tryCtx, pod, client.DryRunAll)
 	if err == nil {
 		return nil, nil, nil
 	}
@@ -182,8 +216,9 @@ func (w *immortalContainerWebhook) tryPod(ctx context.Context, container, old *v
 		return immortal.FaultsInSpec(status.Status().Details.Causes), nil, nil
 	}
 	refusal, isRefusal := immortal.RefusalOf(err)
-	if !isRefusal {
-		return nil, nil, apierrors.NewInternalError(fmt.Errorf("trying the pod of ImmortalContainer %q: %w", container.Name, err))
+	if !isRefusal || (!refusal.Lasting() && refusal.Reason != v1alpha1.ReasonQuotaExceeded) {
+		// Somebody else's webhook is away, or cannot be asked in a dry run: no fault of this object.
+		return nil, []string{fmt.Sprintf("its pod could not be tried beforehand: %v", err)}, nil
 	}
 	if old != nil && refusal.Reason == v1alpha1.ReasonQuotaExceeded {
 		// The old pod, whose place the new one takes, is still counted.

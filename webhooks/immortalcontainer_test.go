@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,6 +37,21 @@ var _ = Describe("Admission of ImmortalContainers", func() {
 		container := testenv.MakeImmortalContainer(namespace, "db").Image("").Obj()
 		Expect(alice.Create(ctx, container)).To(Succeed())
 		Expect(container.Spec).To(Equal(v1alpha1.ImmortalContainerSpec{Image: defaultImage}))
+
+		// As the user spelt them: another spelling would be fought over by whoever applies the manifest again and again.
+		spelt := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "immortalcontainer.flugel.it/v1alpha1", "kind": "ImmortalContainer", "metadata": map[string]any{"namespace": namespace, "name": "spelt"},
+			"spec": map[string]any{"resources": map[string]any{"requests": map[string]any{"cpu": "1000m", "memory": "1024Mi"}}},
+		}}
+		Expect(alice.Create(ctx, spelt)).To(Succeed())
+		Expect(spelt.Object["spec"]).To(Equal(map[string]any{
+			"image": defaultImage, "resources": map[string]any{"requests": map[string]any{"cpu": "1000m", "memory": "1024Mi"}},
+		}))
+		bare := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "immortalcontainer.flugel.it/v1alpha1", "kind": "ImmortalContainer", "metadata": map[string]any{"namespace": namespace, "name": "bare"},
+		}}
+		Expect(alice.Create(ctx, bare)).To(Succeed())
+		Expect(bare.Object["spec"]).To(Equal(map[string]any{"image": defaultImage}))
 
 		given := testenv.MakeImmortalContainer(namespace, "given").Image("nginx").Obj()
 		Expect(alice.Create(ctx, given)).To(Succeed())

@@ -39,7 +39,8 @@ const eventProtectionHeld = "ProtectionHeld"
 // +kubebuilder:webhook:mutating=false,name=pods.immortalcontainer.flugel.it,path=/protect-immortal-pods,groups="",resources=pods;pods/status,verbs=create;update;delete,versions=v1,failurePolicy=fail,sideEffects=NoneOnDryRun,timeoutSeconds=5,matchPolicy=Equivalent,admissionReviewVersions=v1,serviceName=blackadder-webhook,serviceNamespace=blackadder-system
 // +kubebuilder:webhook:mutating=false,name=forgeries.immortalcontainer.flugel.it,path=/protect-immortal-pods,groups="",resources=pods,verbs=create;update,versions=v1,failurePolicy=fail,sideEffects=NoneOnDryRun,timeoutSeconds=5,matchPolicy=Equivalent,admissionReviewVersions=v1,serviceName=blackadder-webhook,serviceNamespace=blackadder-system
 // +kubebuilder:webhook:mutating=false,name=evictions.immortalcontainer.flugel.it,path=/protect-immortal-pods,groups="",resources=pods/eviction,verbs=create,versions=v1,failurePolicy=fail,sideEffects=NoneOnDryRun,timeoutSeconds=5,matchPolicy=Equivalent,admissionReviewVersions=v1,serviceName=blackadder-webhook,serviceNamespace=blackadder-system
-// +kubebuilder:webhook:mutating=false,name=namespaces.immortalcontainer.flugel.it,path=/protect-guarded-namespaces,groups="",resources=namespaces,verbs=delete,versions=v1,failurePolicy=fail,sideEffects=None,timeoutSeconds=5,matchPolicy=Equivalent,admissionReviewVersions=v1,serviceName=blackadder-webhook,serviceNamespace=blackadder-system
+// +kubebuilder:webhook:mutating=false,name=bindings.immortalcontainer.flugel.it,path=/protect-immortal-pods,groups="",resources=pods/binding;bindings,verbs=create,versions=v1,failurePolicy=fail,sideEffects=NoneOnDryRun,timeoutSeconds=5,matchPolicy=Equivalent,admissionReviewVersions=v1,serviceName=blackadder-webhook,serviceNamespace=blackadder-system
+// +kubebuilder:webhook:mutating=false,name=namespaces.immortalcontainer.flugel.it,path=/protect-guarded-namespaces,groups="",resources=namespaces,verbs=delete,versions=v1,failurePolicy=fail,sideEffects=NoneOnDryRun,timeoutSeconds=5,matchPolicy=Equivalent,admissionReviewVersions=v1,serviceName=blackadder-webhook,serviceNamespace=blackadder-system
 // +kubebuilder:rbac:groups="",resources=pods;namespaces;nodes,verbs=get
 // +kubebuilder:rbac:groups=immortalcontainer.flugel.it,resources=immortalcontainers,verbs=get;list
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -87,11 +88,15 @@ func (p *protection) handlePod(ctx context.Context, request admission.Request) a
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
-	if asked.Subresource == immortal.SubresourceEviction {
+	switch asked.Subresource {
+	case immortal.SubresourceEviction:
 		// An Eviction names its pod, and carries nothing of it.
-		if asked.OldPod, err = p.pod(ctx, request.Namespace, request.Name); err != nil {
-			return admission.Errored(http.StatusInternalServerError, err)
-		}
+		asked.OldPod, err = p.pod(ctx, request.Namespace, request.Name)
+	case immortal.SubresourceBinding:
+		asked, err = p.bindingAsUpdate(ctx, request, asked)
+	}
+	if err != nil {
+		return admission.Errored(http.StatusInternalServerError, err)
 	}
 	verdict, decided := immortal.JudgeRequest(asked, p.controllerUser)
 	if decided {
@@ -104,12 +109,38 @@ func (p *protection) handlePod(ctx context.Context, request admission.Request) a
 	return p.respond(request, asked.OldPod, surroundings.Container, immortal.Judge(asked, surroundings))
 }
 
+// bindingAsUpdate turns a Binding into the update of the pod that it also is: the API server merges the Binding's labels
+// and annotations into the pod.
+func (p *protection) bindingAsUpdate(ctx context.Context, request admission.Request, asked immortal.Request) (immortal.Request, error) {
+	var binding corev1.Binding
+	if err := json.Unmarshal(request.Object.Raw, &binding); err != nil {
+		return asked, fmt.Errorf("reading the binding: %w", err)
+	}
+	pod, err := p.pod(ctx, request.Namespace, binding.Name)
+	if err != nil || pod == nil {
+		return asked, err
+	}
+	bound := pod.DeepCopy()
+	for label, value := range binding.Labels {
+		metav1.SetMetaDataLabel(&bound.ObjectMeta, label, value)
+	}
+	for annotation, value := range binding.Annotations {
+		metav1.SetMetaDataAnnotation(&bound.ObjectMeta, annotation, value)
+	}
+	asked.Operation, asked.OldPod, asked.NewPod = admissionv1.Update, pod, bound
+	return asked, nil
+}
+
 // decodePodRequest reads what is asked. A deletion carries only the old object, and one of a collection no name either.
 func decodePodRequest(request admissionv1.AdmissionRequest) (immortal.Request, error) {
 	asked := immortal.Request{Operation: request.Operation, Subresource: request.SubResource, User: request.UserInfo}
-	if request.SubResource == immortal.SubresourceEviction {
+	if request.Resource.Resource == "bindings" {
+		// The older way to bind: the Binding is the resource itself.
+		asked.Subresource = immortal.SubresourceBinding
+	}
+	if asked.Subresource == immortal.SubresourceEviction || asked.Subresource == immortal.SubresourceBinding {
 		if request.Operation != admissionv1.Create {
-			return asked, fmt.Errorf("an eviction is a CREATE, not a %s", request.Operation)
+			return asked, fmt.Errorf("the %s of a pod is a CREATE, not a %s", asked.Subresource, request.Operation)
 		}
 		return asked, nil
 	}
@@ -217,15 +248,24 @@ func (p *protection) handleNamespace(ctx context.Context, request admission.Requ
 		}
 	}
 	slices.Sort(living)
-	return p.respond(request, nil, nil, immortal.JudgeNamespace(&namespace, living))
+	verdict := immortal.JudgeNamespace(&namespace, living)
+	if !verdict.Allowed && !isDryRun(request) {
+		for i := range containers.Items {
+			p.recorder.Eventf(&containers.Items[i], nil, corev1.EventTypeWarning, eventProtectionHeld, action(request),
+				"refused: deletion of guarded namespace %s by user %q", namespace.Name, request.UserInfo.Username)
+		}
+	}
+	return p.respond(request, nil, nil, verdict)
 }
+
+func isDryRun(request admission.Request) bool { return request.DryRun != nil && *request.DryRun }
 
 // respond turns a verdict into the API server's terms, counts a denial, and leaves an event on the ImmortalContainer.
 func (p *protection) respond(request admission.Request, pod *corev1.Pod, container *v1alpha1.ImmortalContainer, verdict immortal.Verdict) admission.Response {
 	if verdict.Allowed {
 		return admission.Allowed(string(verdict.Reason))
 	}
-	if request.DryRun == nil || !*request.DryRun {
+	if !isDryRun(request) {
 		p.denials.WithLabelValues(string(verdict.Reason)).Inc()
 		if container != nil && pod != nil {
 			p.recorder.Eventf(container, pod.DeepCopy(), corev1.EventTypeWarning, eventProtectionHeld, action(request),

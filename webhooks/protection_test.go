@@ -157,6 +157,9 @@ var _ = Describe("The protection of immortal pods", func() {
 				// The rights come from a group; the name is what must not pass.
 				return env.Client(env.As("system:serviceaccount:blackadder-system:other", testenv.Testers)).Delete(ctx, pod)
 			}, kept+` and is not deleted. WAYS OUT`),
+			Entry("a shorter toleration", func(ctx context.Context) error {
+				return change(ctx, alice, pod, false, func(p *corev1.Pod) { p.Spec.Tolerations[0].TolerationSeconds = ptr.To[int64](0) })
+			}, kept+`, which alone may change spec.tolerations. To change the pod, edit the ImmortalContainer. WAYS OUT`),
 			Entry("the start that the count rests on", func(ctx context.Context) error {
 				return change(ctx, alice, pod, false, func(p *corev1.Pod) { p.Annotations[v1alpha1.StartAnnotation] = "99" })
 			}, kept+`, which alone may change metadata.annotations[immortalcontainer.flugel.it/start]. To change the pod, edit the ImmortalContainer. WAYS OUT`),
@@ -183,6 +186,22 @@ var _ = Describe("The protection of immortal pods", func() {
 			stillThere(ctx)
 		})
 
+		DescribeTable("a binding that carries what the protection rests on",
+			func(ctx SpecContext, carry func(*metav1.ObjectMeta), changed string) {
+				_, unbound := newImmortal(ctx, namespace, "unbound", "")
+				binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "n1"}}
+				carry(&binding.ObjectMeta)
+				err := alice.SubResource("binding").Create(ctx, unbound, binding)
+				Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
+				Expect(err.Error()).To(HavePrefix(`admission webhook "bindings.immortalcontainer.flugel.it" denied the request: ` +
+					`pod "unbound-immortalpod" is kept alive by ImmortalContainer "unbound", which alone may change ` + changed + ". "))
+				binding = &corev1.Binding{Target: binding.Target}
+				Expect(alice.SubResource("binding").Create(ctx, unbound, binding)).To(Succeed(), "a plain binding must pass")
+			},
+			Entry("the spec's hash", func(m *metav1.ObjectMeta) { m.Annotations = map[string]string{v1alpha1.SpecHashAnnotation: "x"} }, "metadata.annotations[immortalcontainer.flugel.it/spec-hash]"),
+			Entry("the label", func(m *metav1.ObjectMeta) { m.Labels = map[string]string{v1alpha1.ProtectedLabel: "false"} }, "metadata.labels[immortalcontainer.flugel.it/protected]"),
+		)
+
 		It("11: the deletion of the ImmortalContainer that orphans the pod", func(ctx SpecContext) {
 			err := alice.Delete(ctx, container, client.PropagationPolicy(metav1.DeletePropagationOrphan))
 			Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
@@ -192,6 +211,13 @@ var _ = Describe("The protection of immortal pods", func() {
 			Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
 			Expect(admin.Get(ctx, client.ObjectKeyFromObject(container), container)).To(Succeed())
 			Expect(container.DeletionTimestamp).To(BeNil())
+
+			// A second deletion of one that is terminating already can still orphan: it must not either.
+			held := container.DeepCopy()
+			held.Finalizers = []string{"example.com/held"}
+			Expect(admin.Patch(ctx, held, client.MergeFrom(container))).To(Succeed())
+			Expect(alice.Delete(ctx, container)).To(Succeed())
+			Expect(apierrors.IsForbidden(alice.Delete(ctx, container, client.PropagationPolicy(metav1.DeletePropagationOrphan)))).To(BeTrue())
 		})
 
 		DescribeTable("13: a forged immortal pod",
@@ -314,6 +340,13 @@ var _ = Describe("The protection of immortal pods", func() {
 			Expect(evict(ctx, alice, drained)).To(Succeed())
 		})
 
+		It("a drain by an autoscaler that taints its node", func(ctx SpecContext) {
+			node := testenv.MakeNode(namespace+"-scaled-down").Taint("ToBeDeletedByClusterAutoscaler", corev1.TaintEffectNoSchedule).Obj()
+			Expect(admin.Create(ctx, node)).To(Succeed())
+			_, drained := newImmortal(ctx, namespace, "drained", node.Name)
+			Expect(evict(ctx, alice, drained)).To(Succeed())
+		})
+
 		It("the cluster's own controllers to mark the pod Failed", func(ctx SpecContext) {
 			Expect(change(ctx, as("pod-garbage-collector"), pod, true, fail)).To(Succeed())
 		})
@@ -348,6 +381,13 @@ var _ = Describe("The protection of immortal pods", func() {
 
 		It("anybody while the glass is broken", func(ctx SpecContext) {
 			Expect(annotate(ctx, container, now.Add(time.Hour))).To(Succeed())
+			Eventually(func(g Gomega) {
+				var events eventsv1.EventList
+				g.Expect(admin.List(ctx, &events, client.InNamespace(namespace))).To(Succeed())
+				g.Expect(events.Items).To(HaveLen(1))
+				g.Expect(events.Items[0].Reason).To(Equal("GlassBroken"))
+				g.Expect(events.Items[0].Note).To(Equal(`user "alice" lifts the protection of the pod until ` + now.Add(time.Hour).Format(time.RFC3339)))
+			}).Should(Succeed())
 			Expect(alice.Delete(ctx, pod)).To(Succeed())
 			gone(ctx)
 		})
@@ -390,9 +430,12 @@ var _ = Describe("The protection of immortal pods", func() {
 var _ = Describe("While the webhooks are down", Serial, Ordered, func() {
 	var namespace string
 	var pod *corev1.Pod
+	var other, again *v1alpha1.ImmortalContainer
 	BeforeAll(func(ctx SpecContext) {
 		namespace = newNamespace(ctx, nil)
 		_, pod = newImmortal(ctx, namespace, "db", "n1")
+		other, _ = newImmortal(ctx, namespace, "other", "n1")
+		again, _ = newImmortal(ctx, namespace, "again", "n1")
 		stopWebhooks()
 		DeferCleanup(startWebhooks)
 	})
@@ -409,6 +452,17 @@ var _ = Describe("While the webhooks are down", Serial, Ordered, func() {
 		Expect(change(ctx, alice, other, false, func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} })).To(Succeed())
 		Expect(evict(ctx, alice, other)).To(Succeed())
 		Expect(alice.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: newNamespace(ctx, nil)}})).To(Succeed())
+	})
+
+	It("a report on the pod's status passes, also by others than its kubelet", func(ctx SpecContext) {
+		Expect(change(ctx, alice, pod, true, func(p *corev1.Pod) {
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: "example.com/Checked", Status: corev1.ConditionTrue})
+		})).To(Succeed())
+	})
+
+	It("an ImmortalContainer can be deleted", func(ctx SpecContext) {
+		Expect(alice.Delete(ctx, other)).To(Succeed())
+		Expect(alice.Delete(ctx, again, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(MatchError(ContainSubstring("failed calling webhook")))
 	})
 
 	It("the kubelet of the pod's node and the controller pass", func(ctx SpecContext) {

@@ -40,6 +40,7 @@ func Setup(mgr ctrl.Manager, options Options) error {
 		clock:        options.Clock,
 		client:       mgr.GetClient(),
 		reader:       mgr.GetAPIReader(),
+		recorder:     mgr.GetEventRecorder("blackadder-admission"),
 		fields:       fielderrors.New(),
 	}
 	if err := immortalContainer.setup(mgr); err != nil {

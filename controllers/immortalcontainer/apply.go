@@ -29,7 +29,7 @@ func (r *Reconciler) act(ctx context.Context, observed immortal.Observation, ste
 	case immortal.ActionCreate:
 		return r.create(ctx, observed)
 	case immortal.ActionDelete:
-		return done, r.remove(ctx, *done)
+		return r.remove(ctx, observed)
 	case immortal.ActionRelabel:
 		return done, r.relabel(ctx, *done)
 	case immortal.ActionNone:
@@ -40,22 +40,19 @@ func (r *Reconciler) act(ctx context.Context, observed immortal.Observation, ste
 // create makes the pod. What the cache says of the ImmortalContainer may be older than the last pod: the count of
 // starts, the backoff and the spec are read from the API server first.
 func (r *Reconciler) create(ctx context.Context, observed immortal.Observation) (*outcome, error) {
-	var live v1alpha1.ImmortalContainer
-	if err := r.reader.Get(ctx, client.ObjectKeyFromObject(observed.Container), &live); err != nil {
-		return nil, wrapUnlessNotFound(err, "reading the ImmortalContainer before creating its pod")
+	live, err := r.live(ctx, observed.Container)
+	if live == nil {
+		return nil, err
 	}
-	if live.UID != observed.Container.UID || live.DeletionTimestamp != nil {
-		return nil, nil //nolint:nilnil // As documented at act.
-	}
-	observed.Container = &live
+	observed.Container = live
 	step := immortal.NextStep(observed)
 	if step.Action != immortal.ActionCreate {
 		return r.act(ctx, observed, step)
 	}
 
-	pod := immortal.Pod(&live, live.Status.StartTimes+1)
+	pod := immortal.Pod(live, live.Status.StartTimes+1)
 	// A create and not an apply: an apply would take over a pod of somebody else that has the name.
-	err := r.client.Create(ctx, pod, client.FieldOwner(Name))
+	err = r.client.Create(ctx, pod, client.FieldOwner(Name))
 	if err == nil {
 		r.metrics.created.Inc()
 		observed.Pod = pod
@@ -70,7 +67,21 @@ func (r *Reconciler) create(ctx context.Context, observed immortal.Observation) 
 		observed.Refusal = &refusal
 		return &outcome{observed: observed, step: immortal.NextStep(observed)}, nil
 	}
-	return &outcome{observed: observed, step: step}, fmt.Errorf("creating the pod: %w", err)
+	err = fmt.Errorf("creating the pod: %w", err)
+	step.Reason, step.Message = v1alpha1.ReasonPodRefused, err.Error()+" (it is tried again)"
+	return &outcome{observed: observed, step: step}, err
+}
+
+// live reads the ImmortalContainer from the API server; nil if it is gone, terminating, or another one of the same name.
+func (r *Reconciler) live(ctx context.Context, container *v1alpha1.ImmortalContainer) (*v1alpha1.ImmortalContainer, error) {
+	var live v1alpha1.ImmortalContainer
+	if err := r.reader.Get(ctx, client.ObjectKeyFromObject(container), &live); err != nil {
+		return nil, wrapUnlessNotFound(err, "reading the ImmortalContainer before touching its pod")
+	}
+	if live.UID != container.UID || live.DeletionTimestamp != nil {
+		return nil, nil //nolint:nilnil // As documented.
+	}
+	return &live, nil
 }
 
 // meetExisting goes on with the pod that holds the name but not (yet) a place in the cache: the one that was just made,
@@ -86,17 +97,45 @@ func (r *Reconciler) meetExisting(ctx context.Context, observed immortal.Observa
 	return r.act(ctx, observed, immortal.NextStep(observed))
 }
 
-// remove deletes the very pod that was judged, never a successor of the same name.
-func (r *Reconciler) remove(ctx context.Context, done outcome) error {
-	err := r.client.Delete(ctx, done.observed.Pod, client.Preconditions{UID: &done.step.UID})
+// remove deletes the very pod that was judged, never a successor of the same name. The cache's ImmortalContainer may be
+// older than the pod, and its spec not the one that the pod was made from: the decision is made again on the live one.
+func (r *Reconciler) remove(ctx context.Context, observed immortal.Observation) (*outcome, error) {
+	live, err := r.live(ctx, observed.Container)
+	if live == nil {
+		return nil, err
+	}
+	observed.Container = live
+	step := immortal.NextStep(observed)
+	if step.Action != immortal.ActionDelete {
+		return r.act(ctx, observed, step)
+	}
+	if step.Reason == v1alpha1.ReasonReplacing && !immortal.Ended(observed.Pod) {
+		if refusal := r.tryReplacement(ctx, live); refusal != nil {
+			observed.Refusal = refusal
+			return &outcome{observed: observed, step: immortal.NextStep(observed)}, nil
+		}
+	}
+	done := &outcome{observed: observed, step: step}
+	err = r.client.Delete(ctx, observed.Pod, client.Preconditions{UID: &step.UID})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
+		return done, nil
 	}
 	if err != nil {
-		return fmt.Errorf("deleting pod %q: %w", done.observed.Pod.Name, err)
+		return done, fmt.Errorf("deleting pod %q: %w", observed.Pod.Name, err)
 	}
-	r.tellRemoved(done)
-	return nil
+	r.tellRemoved(*done)
+	return done, nil
+}
+
+// tryReplacement lets the API server judge the new pod in a dry run before the old one, which serves, is given up for it. A
+// full quota is no reason to keep the old pod: it is what fills it. nil if nothing is known to speak against the new one.
+func (r *Reconciler) tryReplacement(ctx context.Context, container *v1alpha1.ImmortalContainer) *immortal.Refusal {
+	err := r.client.Create(ctx, immortal.Pod(container, container.Status.StartTimes+1), client.DryRunAll)
+	refusal, is := immortal.RefusalOf(err)
+	if !is || !refusal.Lasting() {
+		return nil
+	}
+	return &refusal
 }
 
 func (r *Reconciler) relabel(ctx context.Context, done outcome) error {

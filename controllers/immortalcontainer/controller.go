@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -99,7 +100,10 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(containerOfPod)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, longestRetry),
+			// Also on replicas that do not lead: their caches are filled when they take over, readiness means something, and
+			// their metrics can be read.
+			EnableWarmup: ptr.To(true),
+			RateLimiter:  workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, longestRetry),
 		}).
 		Complete(r)
 	if err != nil {

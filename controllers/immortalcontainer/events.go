@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"blackadder.io/blackadder/api/immortalcontainer/v1alpha1"
 	"blackadder.io/blackadder/internal/immortal"
@@ -43,17 +44,24 @@ func isTrouble(reason string) bool {
 	return false
 }
 
+// longestNote is what the API takes as an event's note, in bytes; it refuses a longer one whole.
+const longestNote = 1024
+
+func (r *Reconciler) tell(regarding, related runtime.Object, kind, reason, action, note string, values ...any) {
+	r.recorder.Eventf(regarding, related, kind, reason, action, "%s", immortal.Truncate(fmt.Sprintf(note, values...), longestNote))
+}
+
 func (r *Reconciler) tellCreated(observed immortal.Observation) {
-	r.recorder.Eventf(observed.Container, observed.Pod, corev1.EventTypeNormal, eventPodCreated, actionCreate,
+	r.tell(observed.Container, observed.Pod, corev1.EventTypeNormal, eventPodCreated, actionCreate,
 		"created pod %s (start %d)", observed.Pod.Name, immortal.Start(observed.Pod))
 }
 
 func (r *Reconciler) tellRemoved(done outcome) {
-	r.recorder.Eventf(done.observed.Container, done.observed.Pod, corev1.EventTypeNormal, eventPodRemoved, actionRemove, "%s", done.step.Message)
+	r.tell(done.observed.Container, done.observed.Pod, corev1.EventTypeNormal, eventPodRemoved, actionRemove, "%s", done.step.Message)
 }
 
 func (r *Reconciler) tellRelabelled(done outcome) {
-	r.recorder.Eventf(done.observed.Container, done.observed.Pod, corev1.EventTypeWarning, eventLabelsRestored, actionProtect,
+	r.tell(done.observed.Container, done.observed.Pod, corev1.EventTypeWarning, eventLabelsRestored, actionProtect,
 		"pod %s had lost labels that its protection rests on", done.observed.Pod.Name)
 }
 
@@ -62,20 +70,20 @@ func (r *Reconciler) tellStatus(container *v1alpha1.ImmortalContainer, status v1
 	old := container.Status
 	if exit := status.LastExit; exit != nil && (old.LastExit == nil || old.LastExit.Start != exit.Start) {
 		r.metrics.exits.WithLabelValues(string(exit.Phase)).Inc()
-		r.recorder.Eventf(container, nil, corev1.EventTypeWarning, eventPodEnded, actionObserve,
+		r.tell(container, nil, corev1.EventTypeWarning, eventPodEnded, actionObserve,
 			"the pod of start %d ended (%s%s), %d in a row", exit.Start, exit.Reason, exitCode(exit), status.ConsecutiveExits)
 	}
 	ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)
 	if ready.Status != metav1.ConditionTrue && reasonOf(old, v1alpha1.ConditionReady) != ready.Reason && isTrouble(ready.Reason) {
-		r.recorder.Eventf(container, nil, corev1.EventTypeWarning, ready.Reason, actionCreate, "%s", ready.Message)
+		r.tell(container, nil, corev1.EventTypeWarning, ready.Reason, actionCreate, "%s", ready.Message)
 	}
 	protected := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionProtected)
 	before := reasonOf(old, v1alpha1.ConditionProtected)
 	switch {
 	case protected.Reason == v1alpha1.ReasonBreakGlass && before != v1alpha1.ReasonBreakGlass:
-		r.recorder.Eventf(container, nil, corev1.EventTypeWarning, eventProtectionLifted, actionProtect, "%s", protected.Message)
+		r.tell(container, nil, corev1.EventTypeWarning, eventProtectionLifted, actionProtect, "%s", protected.Message)
 	case protected.Reason != v1alpha1.ReasonBreakGlass && before == v1alpha1.ReasonBreakGlass:
-		r.recorder.Eventf(container, nil, corev1.EventTypeNormal, eventProtectionRestored, actionProtect, "%s again", protected.Message)
+		r.tell(container, nil, corev1.EventTypeNormal, eventProtectionRestored, actionProtect, "%s again", protected.Message)
 	}
 }
 

@@ -224,7 +224,9 @@ func (c *Cluster) start(ctx context.Context, options ClusterOptions, paths map[s
 	}
 	// The port between etcd's members is the one that has no flag.
 	settings := filepath.Join(c.Dir, "settings.yaml")
-	content := "apiVersion: config.kwok.x-k8s.io/v1alpha1\nkind: KwokctlConfiguration\noptions:\n  etcdPeerPort: " + strconv.Itoa(ports[5]) + "\n"
+	content := "apiVersion: config.kwok.x-k8s.io/v1alpha1\nkind: KwokctlConfiguration\noptions:\n  etcdPeerPort: " + strconv.Itoa(ports[5]) + "\n" +
+		// Of the nodes only those that kwok made itself, so that a test can have one on which nobody answers.
+		"---\napiVersion: config.kwok.x-k8s.io/v1alpha1\nkind: KwokConfiguration\noptions:\n  manageAllNodes: false\n  manageNodesWithAnnotationSelector: kwok.x-k8s.io/node=fake\n"
 	if err := os.WriteFile(settings, []byte(content), 0o600); err != nil {
 		return fmt.Errorf("writing kwokctl's settings: %w", err)
 	}

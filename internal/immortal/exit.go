@@ -72,7 +72,7 @@ func Exit(pod *corev1.Pod, now time.Time) v1alpha1.ExitStatus {
 	if exit.Reason == "" {
 		exit.Reason = string(pod.Status.Phase)
 	}
-	exit.Message = truncate(exit.Message, longestExitMessage)
+	exit.Message = Truncate(exit.Message, longestExitMessage)
 	exit.FinishedAt = &finished
 	return exit
 }
@@ -102,7 +102,8 @@ func exitRecorded(status v1alpha1.ImmortalContainerStatus, pod *corev1.Pod) bool
 	return status.LastExit != nil && status.LastExit.Start == Start(pod)
 }
 
-func truncate(text string, most int) string {
+// Truncate cuts a text to at most so many bytes, between characters, and marks the cut.
+func Truncate(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}

@@ -25,10 +25,10 @@ func PodName(container string) string {
 	return container + v1alpha1.PodNameSuffix
 }
 
-// SpecHash identifies the pod that a spec describes. Equal specs, however their quantities are written, have equal
-// hashes; the operator's version plays no part, so that its upgrade replaces no pod.
+// SpecHash identifies the pod that a spec describes. It is made of the spec, and not of the pod that the operator renders
+// from it, so that an upgrade of the operator replaces no pod.
 func SpecHash(spec v1alpha1.ImmortalContainerSpec) string {
-	// Quantities and maps have one canonical form in JSON, and every type of the spec can be marshalled.
+	// Maps are sorted in JSON, and every type of the spec can be marshalled.
 	text, err := json.Marshal(spec)
 	if err != nil {
 		panic(fmt.Sprintf("an ImmortalContainerSpec cannot be marshalled: %v", err))

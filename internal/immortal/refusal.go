@@ -4,6 +4,7 @@
 package immortal
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -23,6 +24,12 @@ type Refusal struct {
 	Final bool
 }
 
+// Lasting tells whether the refusal is about the pod itself, so that the removal of another pod would not help it. The
+// phrase is what the API server says when a webhook of somebody else's cannot be asked in a dry run.
+func (r Refusal) Lasting() bool {
+	return r.Reason != v1alpha1.ReasonQuotaExceeded && !strings.Contains(r.Message, "does not support dry run")
+}
+
 // RefusalOf reads the error of a pod's creation. It returns false for an error that says nothing about the pod (the
 // API server is away, or busy): that one is retried like any other error.
 //
@@ -36,8 +43,7 @@ func RefusalOf(err error) (Refusal, bool) {
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return Refusal{Reason: v1alpha1.ReasonNamespaceTerminating, Message: message, Final: true}, true
-	case apierrors.IsNotFound(err):
-		// The only thing that a create can miss is its namespace.
+	case apierrors.IsNotFound(err) && isAboutNamespace(err):
 		return Refusal{Reason: v1alpha1.ReasonNamespaceTerminating, Message: message, Final: true}, true
 	case apierrors.IsForbidden(err) && isQuotaMessage(message):
 		return Refusal{Reason: v1alpha1.ReasonQuotaExceeded, Message: message}, true
@@ -45,10 +51,16 @@ func RefusalOf(err error) (Refusal, bool) {
 		return Refusal{Reason: v1alpha1.ReasonPodSecurityViolation, Message: message}, true
 	case apierrors.IsInvalid(err):
 		return Refusal{Reason: v1alpha1.ReasonPodInvalid, Message: message}, true
-	case apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
+	case apierrors.IsForbidden(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
 		return Refusal{Reason: v1alpha1.ReasonPodRefused, Message: message}, true
 	}
 	return Refusal{}, false
+}
+
+// isAboutNamespace tells a missing namespace from other things that may be missing: an admission webhook can answer 404 too.
+func isAboutNamespace(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
 }
 
 func isQuotaMessage(message string) bool {

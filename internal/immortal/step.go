@@ -21,6 +21,11 @@ const (
 	retryRefused = 15 * time.Second
 	// nodeSuspectAfter is how long past its deadline a terminating pod may stay before its node is looked at.
 	nodeSuspectAfter = 5 * time.Second
+	// longestMessage is what the API takes as a condition's message, in bytes.
+	longestMessage = 32768
+	// Taints by which autoscalers announce that they empty a node; neither of them cordons it.
+	clusterAutoscalerTaint = "ToBeDeletedByClusterAutoscaler"
+	karpenterTaint         = "karpenter.sh/disrupted"
 	// recheckNode is how often a node that holds a terminating pod is looked at again.
 	recheckNode = 30 * time.Second
 )
@@ -74,7 +79,8 @@ type NodeFacts struct {
 	Exists bool
 	// Ready is the node's Ready condition.
 	Ready bool
-	// Cordoned is set when the node takes no new pods.
+	// Cordoned is set when the node takes no new pods because it is being emptied: by kubectl cordon, or by an autoscaler
+	// that marks it with a taint of its own.
 	Cordoned bool
 	// TaintedNoExecute is set when the node carries a taint with the effect NoExecute.
 	TaintedNoExecute bool
@@ -89,6 +95,7 @@ func NodeFactsOf(name string, node *corev1.Node) NodeFacts {
 	facts.Cordoned = node.Spec.Unschedulable
 	for _, taint := range node.Spec.Taints {
 		facts.TaintedNoExecute = facts.TaintedNoExecute || taint.Effect == corev1.TaintEffectNoExecute
+		facts.Cordoned = facts.Cordoned || taint.Key == clusterAutoscalerTaint || taint.Key == karpenterTaint
 	}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
@@ -110,7 +117,7 @@ func NextStep(o Observation) Step {
 	pod := o.Pod
 	switch {
 	case o.Refusal != nil:
-		return refused(*o.Refusal)
+		return refused(o)
 	case pod == nil:
 		return nextWithoutPod(o)
 	case !metav1.IsControlledBy(pod, o.Container):
@@ -133,9 +140,12 @@ func NextStep(o Observation) Step {
 	return Step{Action: ActionNone, Reason: reason, Message: message}
 }
 
-func refused(refusal Refusal) Step {
-	step := Step{Action: ActionNone, Reason: refusal.Reason, Message: refusal.Message, RequeueAfter: retryRefused}
-	if refusal.Final {
+func refused(o Observation) Step {
+	step := Step{Action: ActionNone, Reason: o.Refusal.Reason, Message: o.Refusal.Message, RequeueAfter: retryRefused}
+	if o.Pod != nil {
+		step.Message = fmt.Sprintf("the changed pod would be refused, and pod %q of the old spec is kept: %s", o.Pod.Name, o.Refusal.Message)
+	}
+	if o.Refusal.Final {
 		step.RequeueAfter = 0
 	}
 	return step
@@ -143,7 +153,7 @@ func refused(refusal Refusal) Step {
 
 func nextWithoutPod(o Observation) Step {
 	status := o.Container.Status
-	if wait := backoffLeft(status, o.Now); wait > 0 {
+	if wait := backoffLeft(status, o.Now); wait > 0 && !specChangedSince(o.Container) {
 		return backingOff(status, wait)
 	}
 	return Step{
@@ -167,6 +177,12 @@ func nextToForeignPod(o Observation) Step {
 
 func waitForRemoval(o Observation) Step {
 	deadline := o.Pod.DeletionTimestamp.Time
+	if o.Pod.Spec.NodeName == "" {
+		return Step{
+			Action: ActionNone, Reason: v1alpha1.ReasonPodTerminating, RequeueAfter: recheckNode,
+			Message: fmt.Sprintf("pod %q is terminating%s: a new one is created when it is gone", o.Pod.Name, finalizersPhrase(o.Pod)),
+		}
+	}
 	if !NeedsNode(o.Pod, o.Now) || o.Node == nil {
 		return Step{
 			Action: ActionNone, Reason: v1alpha1.ReasonPodTerminating,
@@ -258,6 +274,11 @@ func podState(pod *corev1.Pod) (reason, message string) {
 // NextStatus is the status that the observation and the step decided on it lead to.
 func NextStatus(o Observation, step Step) v1alpha1.ImmortalContainerStatus {
 	status := *o.Container.Status.DeepCopy()
+	if specChangedSince(o.Container) {
+		// A changed spec deserves a fresh chance.
+		status.ConsecutiveExits = 0
+		status.RestartBackoffUntil = nil
+	}
 	status.ObservedGeneration = o.Container.Generation
 
 	status.CurrentPod = ""
@@ -268,11 +289,7 @@ func NextStatus(o Observation, step Step) v1alpha1.ImmortalContainerStatus {
 			status.LastStartTime = pod.CreationTimestamp.DeepCopy()
 			status.RestartBackoffUntil = nil
 		}
-		if step.Reason == v1alpha1.ReasonReplacing {
-			// A changed spec deserves a fresh chance.
-			status.ConsecutiveExits = 0
-			status.RestartBackoffUntil = nil
-		} else if Ended(pod) && pod.DeletionTimestamp == nil {
+		if Ended(pod) && pod.DeletionTimestamp == nil && step.Reason != v1alpha1.ReasonReplacing {
 			recordExit(&status, pod, o.Now)
 		}
 	}
@@ -283,6 +300,11 @@ func NextStatus(o Observation, step Step) v1alpha1.ImmortalContainerStatus {
 	})
 	setCondition(&status, o, protectedCondition(o))
 	return status
+}
+
+// specChangedSince tells whether the spec is another one than the status was computed from.
+func specChangedSince(container *v1alpha1.ImmortalContainer) bool {
+	return container.Status.ObservedGeneration > 0 && container.Status.ObservedGeneration < container.Generation
 }
 
 func protectedCondition(o Observation) metav1.Condition {
@@ -315,6 +337,7 @@ func NextLook(o Observation, step Step) time.Duration {
 
 func setCondition(status *v1alpha1.ImmortalContainerStatus, o Observation, condition metav1.Condition) {
 	condition.ObservedGeneration = o.Container.Generation
+	condition.Message = Truncate(condition.Message, longestMessage)
 	condition.LastTransitionTime = metav1.NewTime(o.Now.Truncate(time.Second))
 	meta.SetStatusCondition(&status.Conditions, condition)
 }

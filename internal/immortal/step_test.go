@@ -108,6 +108,21 @@ func TestNextStep(t *testing.T) {
 			Observation{Container: withStatus(backingOffStatus), Pod: livePod(failed)},
 			Step{Action: ActionNone, Reason: "BackingOff", RequeueAfter: 3 * time.Second, Message: `the last pod ended (Evicted), 2 in a row: the next one is created after 2026-11-21T12:00:03Z`},
 		},
+		"no pod, in backoff, but the spec changed": {
+			Observation{Container: container(func(c *v1alpha1.ImmortalContainer) {
+				c.Status, c.Generation = *backingOffStatus.DeepCopy(), 2
+				c.Status.ObservedGeneration = 1
+			})},
+			Step{Action: ActionCreate, Reason: "PodNotReady", Message: `pod "db-immortalpod" is being created`},
+		},
+		"terminating without a node, held by a finalizer": {
+			Observation{Container: container(), Pod: livePod(hanging, unscheduled, func(p *corev1.Pod) { p.Finalizers = []string{"a/b"} })},
+			Step{Action: ActionNone, Reason: "PodTerminating", RequeueAfter: 30 * time.Second, Message: `pod "db-immortalpod" is terminating (finalizers ["a/b"] hold it): a new one is created when it is gone`},
+		},
+		"refused, with a pod of the old spec": {
+			Observation{Container: container(), Pod: livePod(ready), Refusal: &Refusal{Reason: "PodSecurityViolation", Message: "no"}},
+			Step{Action: ActionNone, Reason: "PodSecurityViolation", RequeueAfter: 15 * time.Second, Message: `the changed pod would be refused, and pod "db-immortalpod" of the old spec is kept: no`},
+		},
 		"ended, backoff over": {
 			Observation{Container: withStatus(backoffOver), Pod: livePod(failed)},
 			Step{Action: ActionDelete, UID: "pod-1", Reason: "BackingOff", Message: `pod "db-immortalpod" ended (Evicted): it is removed and created again`},
@@ -221,8 +236,9 @@ func TestExitsInARow(t *testing.T) {
 
 func TestReplacingStartsTheBackoffAnew(t *testing.T) {
 	status := v1alpha1.ImmortalContainerStatus{StartTimes: 1, ConsecutiveExits: 7, RestartBackoffUntil: at(time.Minute), LastExit: &v1alpha1.ExitStatus{Start: 1}}
+	status.ObservedGeneration = 1
 	c := withStatus(status)
-	c.Spec.Image = "nginx:fixed"
+	c.Spec.Image, c.Generation = "nginx:fixed", 2
 	o := Observation{Container: c, Pod: livePod(failed), Now: now}
 	step := NextStep(o)
 	if step.Action != ActionDelete {
@@ -356,6 +372,7 @@ func TestRefusalOf(t *testing.T) {
 		"pod security":          {forbid(`violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false`), "PodSecurityViolation", false},
 		"terminating namespace": {ending, "NamespaceTerminating", true},
 		"no namespace":          {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "team"), "NamespaceTerminating", true},
+		"another 404":           {apierrors.NewNotFound(schema.GroupResource{Resource: "policies"}, "x"), "PodRefused", false},
 		"invalid":               {apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "db-immortalpod", nil), "PodInvalid", false},
 		"another webhook":       {forbid("no pods on Fridays"), "PodRefused", false},
 		"bad request":           {apierrors.NewBadRequest("no"), "PodRefused", false},

@@ -34,6 +34,7 @@ const (
 	SubresourceStatus              = "status"
 	SubresourceEphemeralContainers = "ephemeralcontainers"
 	SubresourceResize              = "resize"
+	SubresourceBinding             = "binding"
 )
 
 // Reason says in one word why a request is allowed or denied. Denials are counted by it.
@@ -220,8 +221,11 @@ func allowTerminating(r Request, _ Surroundings) *Verdict {
 	return allowIf(r.OldPod != nil && r.OldPod.DeletionTimestamp != nil, AllowedTerminating)
 }
 
+// allowEnded lets anybody remove what has ended. Changing it is another matter: with another owner, a finalizer or a
+// forged start, the pod would never be created again, or be miscounted.
 func allowEnded(r Request, _ Surroundings) *Verdict {
-	return allowIf(r.OldPod != nil && Ended(r.OldPod), AllowedEnded)
+	removes := r.Operation == admissionv1.Delete || r.Subresource == SubresourceEviction
+	return allowIf(removes && r.OldPod != nil && Ended(r.OldPod), AllowedEnded)
 }
 
 func allowKubelet(r Request, _ Surroundings) *Verdict {
@@ -264,8 +268,12 @@ func allowNodeGone(r Request, s Surroundings) *Verdict {
 	return allowIf(s.Node != nil && !s.Node.Exists && isClusterController(r.User.Username), AllowedNodeGone)
 }
 
+// allowTaintEviction: a node's taint stands on the node; a device's taint, on a device that the pod claims.
 func allowTaintEviction(r Request, s Surroundings) *Verdict {
-	return allowIf(r.Operation == admissionv1.Delete && s.Node != nil && s.Node.TaintedNoExecute && evictsByTaint(r.User.Username), AllowedTaintEviction)
+	if r.Operation != admissionv1.Delete || r.OldPod == nil || !evictsByTaint(r.User.Username) {
+		return nil
+	}
+	return allowIf((s.Node != nil && s.Node.TaintedNoExecute) || len(r.OldPod.Spec.ResourceClaims) > 0, AllowedTaintEviction)
 }
 
 func allowDrain(r Request, s Surroundings) *Verdict {
@@ -281,7 +289,7 @@ func denyByOperation(r Request, s Surroundings) *Verdict {
 	case r.Subresource == SubresourceEviction:
 		// 429 is what a PodDisruptionBudget answers, and the only answer that drains wait and try again for.
 		return &Verdict{Reason: DeniedEviction, Code: http.StatusTooManyRequests, Message: fmt.Sprintf(
-			"%s and is evicted only from a cordoned node: cordon its node first (kubectl cordon %s; kubectl drain does so itself). %s", keeper, nodeName(r.OldPod), waysOut(s))}
+			"%s and is evicted only from a cordoned node%s. %s", keeper, cordonPhrase(r.OldPod), waysOut(s))}
 	case r.Operation == admissionv1.Delete:
 		return &Verdict{Reason: DeniedDelete, Code: http.StatusForbidden, Message: fmt.Sprintf("%s and is not deleted. %s", keeper, waysOut(s))}
 	case r.Operation == admissionv1.Update && r.NewPod != nil:
@@ -299,11 +307,11 @@ func waysOut(s Surroundings) string {
 		"kubectl annotate immortalcontainer %s -n %s --overwrite %s=%s", name, namespace, name, namespace, v1alpha1.UnprotectedUntilAnnotation, until)
 }
 
-func nodeName(pod *corev1.Pod) string {
+func cordonPhrase(pod *corev1.Pod) string {
 	if pod.Spec.NodeName == "" {
-		return "NODE"
+		return ", and has no node yet"
 	}
-	return pod.Spec.NodeName
+	return fmt.Sprintf(": cordon its node first (kubectl cordon %s; kubectl drain does so itself)", pod.Spec.NodeName)
 }
 
 // protectedChanges names what an update changes that only the controller may change.
@@ -314,6 +322,9 @@ func protectedChanges(r Request) []string {
 	changes := metadataChanges(r.OldPod, r.NewPod)
 	if !equality.Semantic.DeepEqual(r.OldPod.Spec.ActiveDeadlineSeconds, r.NewPod.Spec.ActiveDeadlineSeconds) {
 		changes = append(changes, "spec.activeDeadlineSeconds")
+	}
+	if changesToleration(r.OldPod.Spec.Tolerations, r.NewPod.Spec.Tolerations) {
+		changes = append(changes, "spec.tolerations")
 	}
 	changes = append(changes, imageChanges("spec.containers", r.OldPod.Spec.Containers, r.NewPod.Spec.Containers)...)
 	changes = append(changes, imageChanges("spec.initContainers", r.OldPod.Spec.InitContainers, r.NewPod.Spec.InitContainers)...)
@@ -348,6 +359,14 @@ func metadataChanges(oldPod, newPod *corev1.Pod) []string {
 		changes = append(changes, "metadata.finalizers")
 	}
 	return changes
+}
+
+// changesToleration tells whether a toleration that the pod has becomes another one: a shorter tolerationSeconds lets taint
+// eviction end the pod. Further tolerations do no harm.
+func changesToleration(oldTolerations, newTolerations []corev1.Toleration) bool {
+	return slices.ContainsFunc(oldTolerations, func(old corev1.Toleration) bool {
+		return !slices.ContainsFunc(newTolerations, func(n corev1.Toleration) bool { return equality.Semantic.DeepEqual(old, n) })
+	})
 }
 
 func imageChanges(path string, oldContainers, newContainers []corev1.Container) []string {

@@ -50,6 +50,7 @@ func livePod(change ...func(*corev1.Pod)) *corev1.Pod {
 func terminating(pod *corev1.Pod) { pod.DeletionTimestamp = ptr.To(metav1.NewTime(now)) }
 func failed(pod *corev1.Pod)      { pod.Status.Phase = corev1.PodFailed }
 func unscheduled(pod *corev1.Pod) { pod.Spec.NodeName = "" }
+func tolerant(pod *corev1.Pod)    { pod.Spec.Tolerations = []corev1.Toleration{{Key: "a"}} }
 func plain(pod *corev1.Pod)       { pod.Labels, pod.OwnerReferences = nil, nil }
 
 func user(name string, groups ...string) authenticationv1.UserInfo {
@@ -146,7 +147,15 @@ func TestJudge(t *testing.T) {
 			Request{Operation: admissionv1.Update, User: admin, OldPod: livePod(plain), NewPod: livePod()},
 			calm, DeniedForged, 403,
 		},
-		"13 a forgery in a terminating namespace":   {create(admin, livePod()), namespaceEnding, DeniedForged, 403},
+		"13 a forgery in a terminating namespace": {create(admin, livePod()), namespaceEnding, DeniedForged, 403},
+		"an ended pod's start tampered with": {
+			Request{Operation: admissionv1.Update, User: admin, OldPod: livePod(failed), NewPod: livePod(failed, func(p *corev1.Pod) { p.Annotations[v1alpha1.StartAnnotation] = "9" })},
+			calm, DeniedTampering, 403,
+		},
+		"a toleration made shorter": {
+			Request{Operation: admissionv1.Update, User: admin, OldPod: livePod(tolerant), NewPod: livePod(tolerant, func(p *corev1.Pod) { p.Spec.Tolerations[0].TolerationSeconds = ptr.To[int64](0) })},
+			calm, DeniedTampering, 403,
+		},
 		"start tampered with":                       {update(admin, "", func(p *corev1.Pod) { p.Annotations[v1alpha1.StartAnnotation] = "9" }), calm, DeniedTampering, 403},
 		"spec hash tampered with":                   {update(admin, "", func(p *corev1.Pod) { p.Annotations[v1alpha1.SpecHashAnnotation] = "9" }), calm, DeniedTampering, 403},
 		"glass broken too far ahead":                {remove(admin, livePod()), annotated(now.Add(2 * time.Hour)), DeniedDelete, 403},
@@ -180,6 +189,8 @@ func TestJudge(t *testing.T) {
 		"shared identity marks failed":                {update(kcm, "status", failed), calm, AllowedClusterController, 0},
 		"taint eviction":                              {remove(nodes, livePod()), tainted, AllowedTaintEviction, 0},
 		"device taint eviction":                       {remove(devices, livePod()), tainted, AllowedTaintEviction, 0},
+		"device taint eviction of a claimed device":   {remove(devices, livePod(func(p *corev1.Pod) { p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}} })), calm, AllowedTaintEviction, 0},
+		"a further toleration":                        {update(admin, "", tolerant), calm, AllowedRemovesNothing, 0},
 		"shared identity, taint eviction":             {remove(kcm, livePod()), tainted, AllowedTaintEviction, 0},
 		"taint eviction, node gone":                   {remove(nodes, livePod()), nodeGone, AllowedNodeGone, 0},
 		"preemption":                                  {remove(scheduler, livePod()), calm, AllowedPreemption, 0},

@@ -88,7 +88,7 @@ const (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:scope=Namespaced,shortName=ic,categories=all
+// +kubebuilder:resource:scope=Namespaced,shortName=ic
 // +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`,description="The image that the container runs."
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Whether the current pod is ready."
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,description="Why it is, or is not, ready."
