@@ -224,9 +224,7 @@ func (c *Cluster) start(ctx context.Context, options ClusterOptions, paths map[s
 	}
 	// The port between etcd's members is the one that has no flag.
 	settings := filepath.Join(c.Dir, "settings.yaml")
-	content := "apiVersion: config.kwok.x-k8s.io/v1alpha1\nkind: KwokctlConfiguration\noptions:\n  etcdPeerPort: " + strconv.Itoa(ports[5]) + "\n" +
-		// Of the nodes only those that kwok made itself, so that a test can have one on which nobody answers.
-		"---\napiVersion: config.kwok.x-k8s.io/v1alpha1\nkind: KwokConfiguration\noptions:\n  manageAllNodes: false\n  manageNodesWithAnnotationSelector: kwok.x-k8s.io/node=fake\n"
+	content := "apiVersion: config.kwok.x-k8s.io/v1alpha1\nkind: KwokctlConfiguration\noptions:\n  etcdPeerPort: " + strconv.Itoa(ports[5]) + "\n"
 	if err := os.WriteFile(settings, []byte(content), 0o600); err != nil {
 		return fmt.Errorf("writing kwokctl's settings: %w", err)
 	}
@@ -243,7 +241,10 @@ func (c *Cluster) start(ctx context.Context, options ClusterOptions, paths map[s
 		"--extra-args=kube-apiserver=audit-log-maxsize=10000",
 		"--extra-args=kube-controller-manager=kubeconfig=" + managerIdentity,
 		"--extra-args=kube-scheduler=kubeconfig=" + schedulerIdentity,
+		// Only the nodes that kwok made itself, so that a test can have one on which nobody answers.
+		"--extra-args=kwok-controller=manage-all-nodes=false",
 		"--extra-args=kube-controller-manager=use-service-account-credentials=true",
+		"--extra-args=kwok-controller=manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
 	}
 	if options.AuditPolicy != "" {
 		args = append(args, "--kube-audit-policy="+options.AuditPolicy)
