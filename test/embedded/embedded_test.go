@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -61,7 +62,7 @@ var _ = Describe("The operator", func() {
 			g.Expect(now.StartTimes).To(Equal(n))
 			g.Expect(meta.IsStatusConditionTrue(now.Conditions, v1alpha1.ConditionReady)).To(BeTrue(), "%+v", now.Conditions)
 			g.Expect(admin.Get(ctx, key(), pod)).To(Succeed())
-			g.Expect(pod.Annotations[v1alpha1.StartAnnotation]).To(Equal(fmt.Sprint(n)))
+			g.Expect(pod.Annotations[v1alpha1.StartAnnotation]).To(Equal(strconv.FormatInt(n, 10)))
 		}).Should(Succeed())
 		return pod
 	}
