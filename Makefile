@@ -108,7 +108,7 @@ fmt: ## Format the code.
 
 .PHONY: lint
 lint: ## Check the code, and who imports whom.
-	$(GOLANGCI_LINT) run --timeout=20m
+	$(GOLANGCI_LINT) run --timeout=20m --allow-serial-runners
 
 .PHONY: verify
 verify: ## Check that everything generated is up to date, formatted and tidy.

@@ -17,8 +17,10 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"blackadder.io/blackadder/internal/development"
 )
@@ -96,10 +98,10 @@ func up(ctx context.Context, o options, out, progress io.Writer) error {
 	if err == nil {
 		wrong := cluster.Answers(ctx)
 		if wrong == nil {
-			fmt.Fprintln(progress, "the cluster runs already")
+			fmt.Fprintf(progress, "the cluster runs already; it was started with %d simulated nodes\n", cluster.Nodes)
 			return printEnvironment(out, cluster)
 		}
-		fmt.Fprintf(progress, "the cluster does not answer (%v): it is replaced\n", wrong)
+		fmt.Fprintf(progress, "the cluster is replaced, because it does not work: %v\n", wrong)
 		if err := cluster.Stop(ctx); err != nil {
 			return err
 		}
@@ -134,6 +136,17 @@ func down(ctx context.Context, o options, progress io.Writer) error {
 
 // printEnvironment prints the line that makes a shell use the cluster.
 func printEnvironment(out io.Writer, cluster *development.Cluster) error {
-	_, err := fmt.Fprintf(out, "export KUBECONFIG=%q PATH=%q:$PATH\n", cluster.Kubeconfig, filepath.Dir(cluster.Kubectl))
+	_, err := fmt.Fprintf(out, "export KUBECONFIG=%s PATH=%s:$PATH\n", quote(cluster.Kubeconfig), quote(filepath.Dir(cluster.Kubectl)))
 	return err
+}
+
+// quote makes one word of a shell's of a path, which looks like the path itself where that is possible.
+func quote(path string) string {
+	plain := strings.IndexFunc(path, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("/._-+@", r)
+	}) < 0
+	if plain {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }

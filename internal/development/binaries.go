@@ -17,9 +17,15 @@ import (
 const assetsVariable = "KUBEBUILDER_ASSETS"
 
 // Binaries finds the named programs of the control plane, each in KUBEBUILDER_ASSETS or else in the cache of
-// hack/controlplane.sh, which builds those that are missing. It returns their paths by name.
+// hack/controlplane.sh, which builds those that are missing. It returns their absolute paths by name.
 func Binaries(ctx context.Context, root string, names ...string) (map[string]string, error) {
 	assets := os.Getenv(assetsVariable)
+	if assets != "" {
+		var err error
+		if assets, err = filepath.Abs(assets); err != nil {
+			return nil, fmt.Errorf("finding the folder %s: %w", assetsVariable, err)
+		}
+	}
 	paths := map[string]string{}
 	var wanted []string
 	for _, name := range names {
