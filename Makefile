@@ -71,7 +71,6 @@ uninstall: ## Delete everything that install or run applied, with all objects of
 
 .PHONY: test
 test: control-plane ## Run all suites: pure, on an API server, on an embedded cluster.
-	$(GO) vet ./...
 	@echo "running the suites; the ones on an API server take about a minute each"
 	$(GINKGO) run -r --no-color --keep-going --poll-progress-after=120s --timeout=30m $(TEST_ARGS)
 
