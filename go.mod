@@ -3,6 +3,8 @@ module blackadder.io/blackadder
 go 1.26.0
 
 require (
+	github.com/agnivade/levenshtein v1.2.2
+	github.com/brianvoe/gofakeit/v7 v7.18.1
 	github.com/distribution/reference v0.6.0
 	github.com/go-logr/logr v1.4.3
 	github.com/go-playground/validator/v10 v10.30.6

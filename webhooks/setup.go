@@ -12,6 +12,8 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"blackadder.io/blackadder/internal/namespaces"
+	"blackadder.io/blackadder/internal/survey"
 	"blackadder.io/blackadder/webhooks/fielderrors"
 )
 
@@ -19,6 +21,8 @@ import (
 type Options struct {
 	// DefaultImage is the image of an ImmortalContainer that names none.
 	DefaultImage string
+	// Protection is what no ChaosAgent reaches.
+	Protection namespaces.Protection
 	// ControllerUser is the user name of the operator itself, which may touch the pods that it protects from others.
 	ControllerUser string
 	// Clock tells the time; nil stands for the real one.
@@ -45,6 +49,15 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	}
 	if err := immortalContainer.setup(mgr); err != nil {
 		return fmt.Errorf("setting up the webhooks of ImmortalContainer: %w", err)
+	}
+	chaosAgent := &chaosAgentWebhook{
+		clock:  options.Clock,
+		client: mgr.GetClient(),
+		survey: survey.New(mgr.GetCache(), mgr.GetAPIReader(), options.Protection),
+		fields: fielderrors.New(),
+	}
+	if err := chaosAgent.setup(mgr); err != nil {
+		return fmt.Errorf("setting up the webhooks of ChaosAgent: %w", err)
 	}
 	if err := setupProtection(mgr, options); err != nil {
 		return fmt.Errorf("setting up the protection of immortal pods: %w", err)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"strconv"
@@ -28,8 +29,13 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	chaosv1alpha1 "blackadder.io/blackadder/api/blackadder/v1alpha1"
+	chaosv1beta1 "blackadder.io/blackadder/api/blackadder/v1beta1"
 	immortalcontainerv1alpha1 "blackadder.io/blackadder/api/immortalcontainer/v1alpha1"
+	"blackadder.io/blackadder/controllers/chaosagent"
 	"blackadder.io/blackadder/controllers/immortalcontainer"
+	"blackadder.io/blackadder/internal/namespaces"
+	"blackadder.io/blackadder/internal/survey"
 	"blackadder.io/blackadder/webhooks"
 )
 
@@ -47,6 +53,8 @@ func newScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(immortalcontainerv1alpha1.AddToScheme(scheme))
+	utilruntime.Must(chaosv1alpha1.AddToScheme(scheme))
+	utilruntime.Must(chaosv1beta1.AddToScheme(scheme))
 	return scheme
 }
 
@@ -117,7 +125,7 @@ func newManager(config *rest.Config, o options, self identity) (ctrl.Manager, er
 		Cache: cache.Options{
 			// A read of a kind that is not declared here fails, instead of silently caching all of its objects.
 			ReaderFailOnMissingInformer: true,
-			ByObject:                    immortalcontainer.CacheByObject(),
+			ByObject:                    cacheByObject(o.Namespace),
 		},
 		WebhookServer: webhook.NewServer(webhook.Options{Host: host, Port: port, CertDir: o.WebhookCertDir}),
 		Metrics: metricsserver.Options{
@@ -135,8 +143,14 @@ func newManager(config *rest.Config, o options, self identity) (ctrl.Manager, er
 	if err != nil {
 		return nil, fmt.Errorf("making the manager: %w", err)
 	}
+	protection := namespaces.Protect(o.Namespace, o.ProtectedNamespaces...)
 	if err := webhooks.Setup(mgr, webhooks.Options{
-		DefaultImage: o.DefaultImage, ControllerUser: self.user, Metrics: ctrlmetrics.Registry,
+		DefaultImage: o.DefaultImage, Protection: protection, ControllerUser: self.user, Metrics: ctrlmetrics.Registry,
+	}); err != nil {
+		return nil, err
+	}
+	if err := chaosagent.SetupWithManager(mgr, chaosagent.Options{
+		Namespace: o.Namespace, Protection: protection, Metrics: ctrlmetrics.Registry,
 	}); err != nil {
 		return nil, err
 	}
@@ -144,6 +158,14 @@ func newManager(config *rest.Config, o options, self identity) (ctrl.Manager, er
 		return nil, err
 	}
 	return mgr, addProbes(mgr)
+}
+
+// cacheByObject is what each part of the operator declares that it keeps.
+func cacheByObject(namespace string) map[client.Object]cache.ByObject {
+	all := immortalcontainer.CacheByObject()
+	maps.Copy(all, survey.CacheByObject())
+	maps.Copy(all, chaosagent.CacheByObject(namespace))
+	return all
 }
 
 // addProbes makes readiness mean that a request would be answered: the webhooks are served, the caches are filled.

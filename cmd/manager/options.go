@@ -21,18 +21,36 @@ const environmentPrefix = "BLACKADDER_"
 
 // options are the operator's settings. Each is a flag with the name in its json tag and an environment variable.
 type options struct {
-	Kubeconfig     string `json:"kubeconfig" validate:"omitempty,file"`
-	Namespace      string `json:"namespace" validate:"omitempty,namespace_name"`
-	DefaultImage   string `json:"default-image" validate:"required,image_reference"`
-	WebhookAddress string `json:"webhook-address" validate:"required,listen_address,ne=0"`
-	WebhookCertDir string `json:"webhook-cert-dir" validate:"required,dir"`
-	MetricsAddress string `json:"metrics-address" validate:"required,listen_address"`
-	HealthAddress  string `json:"health-address" validate:"required,listen_address"`
-	LeaderElect    bool   `json:"leader-elect"`
-	LogFormat      string `json:"log-format" validate:"oneof=json console"`
-	LogLevel       string `json:"log-level" validate:"oneof=debug info error"`
+	Kubeconfig          string     `json:"kubeconfig" validate:"omitempty,file"`
+	Namespace           string     `json:"namespace" validate:"omitempty,namespace_name"`
+	DefaultImage        string     `json:"default-image" validate:"required,image_reference"`
+	ProtectedNamespaces stringList `json:"protected-namespaces" validate:"dive,namespace_name"`
+	WebhookAddress      string     `json:"webhook-address" validate:"required,listen_address,ne=0"`
+	WebhookCertDir      string     `json:"webhook-cert-dir" validate:"required,dir"`
+	MetricsAddress      string     `json:"metrics-address" validate:"required,listen_address"`
+	HealthAddress       string     `json:"health-address" validate:"required,listen_address"`
+	LeaderElect         bool       `json:"leader-elect"`
+	LogFormat           string     `json:"log-format" validate:"oneof=json console"`
+	LogLevel            string     `json:"log-level" validate:"oneof=debug info error"`
 
 	version bool
+}
+
+// stringList is a flag of comma-separated values.
+type stringList []string
+
+// String implements flag.Value.
+func (l *stringList) String() string { return strings.Join(*l, ",") }
+
+// Set implements flag.Value. The empty string is the empty list.
+func (l *stringList) Set(value string) error {
+	*l = stringList{}
+	for name := range strings.SplitSeq(value, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			*l = append(*l, name)
+		}
+	}
+	return nil
 }
 
 // parseOptions reads the settings from the command line, and from the environment what the command line leaves out. It
@@ -44,6 +62,8 @@ func parseOptions(arguments []string, lookup func(string) (string, bool)) (optio
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file` to use outside a cluster; it must hold credentials of the operator's own ServiceAccount")
 	flags.StringVar(&o.Namespace, "namespace", "", "the operator's own `namespace`; left out, that of its ServiceAccount")
 	flags.StringVar(&o.DefaultImage, "default-image", "nginx:latest", "`image` of an ImmortalContainer that names none")
+	o.ProtectedNamespaces = stringList{"kube-system"}
+	flags.Var(&o.ProtectedNamespaces, "protected-namespaces", "comma-separated `namespaces` that no ChaosAgent may reach; the operator's own is always one of them")
 	flags.StringVar(&o.WebhookAddress, "webhook-address", ":9443", "`host:port` that the admission webhooks are served at")
 	flags.StringVar(&o.WebhookCertDir, "webhook-cert-dir", "/etc/blackadder/certs", "`folder` with tls.crt and tls.key for the webhooks and the metrics; read again when they change")
 	flags.StringVar(&o.MetricsAddress, "metrics-address", ":8443", "`host:port` that the metrics are served at, over TLS and to authorized clients; 0 for none")

@@ -29,6 +29,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	chaosv1alpha1 "blackadder.io/blackadder/api/blackadder/v1alpha1"
+	chaosv1beta1 "blackadder.io/blackadder/api/blackadder/v1beta1"
 	immortalcontainerv1alpha1 "blackadder.io/blackadder/api/immortalcontainer/v1alpha1"
 	"blackadder.io/blackadder/certs"
 	"blackadder.io/blackadder/internal/development"
@@ -173,7 +175,7 @@ func prepare(options Options) (*Env, error) {
 	}
 	env := &Env{Root: root, Scheme: runtime.NewScheme(), shutdown: func() error { return nil }}
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, immortalcontainerv1alpha1.AddToScheme,
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, immortalcontainerv1alpha1.AddToScheme, chaosv1alpha1.AddToScheme, chaosv1beta1.AddToScheme,
 	} {
 		if err := add(env.Scheme); err != nil {
 			return nil, fmt.Errorf("building the scheme: %w", err)
