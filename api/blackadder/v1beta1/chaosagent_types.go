@@ -305,12 +305,14 @@ type Window struct {
 
 	// from is the time of day at which the window opens, as "15:04".
 	// +kubebuilder:validation:Pattern=`^([01][0-9]|2[0-3]):[0-5][0-9]$`
+	// +kubebuilder:validation:MaxLength=5
 	// +required
 	From string `json:"from" validate:"required"`
 
 	// to is the time of day at which it closes, as "15:04", or "24:00". If it is earlier than from, the window closes on the
 	// following day.
 	// +kubebuilder:validation:Pattern=`^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$`
+	// +kubebuilder:validation:MaxLength=5
 	// +required
 	To string `json:"to" validate:"required"`
 }
