@@ -143,16 +143,15 @@ func (w *chaosAgentWebhook) validate(ctx context.Context, agent, old *v1beta1.Ch
 		// Whoever removes the last finalizers of a terminating object must not be stopped by what stands in it.
 		return nil, nil
 	}
-	var faults field.ErrorList
 	if err := conversion.AnnotationFault(agent.Annotations); err != nil {
-		faults = append(faults, field.Invalid(field.NewPath("metadata", "annotations").Key(v1alpha1.HubAnnotation),
-			chaos.Truncate(agent.Annotations[v1alpha1.HubAnnotation], 64), fmt.Sprintf("is not what the conversion between versions wrote (%v): remove it", err)))
+		// The spec that it stands for is unknown, so that more faults would only mislead.
+		return nil, invalidAgent(agent.Name, field.ErrorList{field.Invalid(field.NewPath("metadata", "annotations").Key(v1alpha1.HubAnnotation),
+			chaos.Truncate(agent.Annotations[v1alpha1.HubAnnotation], 64), fmt.Sprintf("is not what the conversion between versions wrote (%v): remove it", err))})
 	}
 	if !chaos.SpecChanged(agent, old, equality.Semantic.DeepEqual) {
-		return nil, invalidAgent(agent.Name, faults)
+		return nil, nil
 	}
-	faults = append(faults, w.fields.Struct(&agent.Spec, field.NewPath("spec"))...)
-	faults = append(faults, chaos.Validate(&agent.Spec)...)
+	faults := append(w.fields.Struct(&agent.Spec, field.NewPath("spec")), chaos.Validate(&agent.Spec)...)
 	target, err := survey.Target(&agent.Spec)
 	if err != nil {
 		// It is one of the faults already.
@@ -242,7 +241,7 @@ func (w *chaosAgentWebhook) preview(ctx context.Context, agent *v1beta1.ChaosAge
 		return []string{fmt.Sprintf("what the agent would hit could not be counted: %v", err)}
 	}
 	plan, err := chaos.NewPlan(chaos.Input{
-		Agent: agent, Scope: found.Scope, Namespaces: len(found.Targeted), Objects: found.Objects, Now: w.clock.Now(),
+		Agent: agent, Scope: found.Scope, Namespaces: len(found.Targeted), Objects: found.Objects, Now: w.clock.Now(), Preview: true,
 	})
 	if err != nil {
 		return []string{fmt.Sprintf("what the agent would hit could not be counted: %v", err)}

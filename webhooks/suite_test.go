@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -25,6 +26,8 @@ import (
 	"blackadder.io/blackadder/api/immortalcontainer/v1alpha1"
 	"blackadder.io/blackadder/internal/development"
 	"blackadder.io/blackadder/internal/immortal"
+	"blackadder.io/blackadder/internal/namespaces"
+	"blackadder.io/blackadder/internal/survey"
 	"blackadder.io/blackadder/internal/testenv"
 	"blackadder.io/blackadder/webhooks"
 )
@@ -67,10 +70,11 @@ func startWebhooks() {
 		WebhookServer:          webhook.NewServer(env.Webhook.Options()),
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
+		Cache:                  cache.Options{ReaderFailOnMissingInformer: true, ByObject: survey.CacheByObject()},
 	})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(webhooks.Setup(mgr, webhooks.Options{
-		DefaultImage: defaultImage, ControllerUser: development.ManagerUser, Clock: clocktesting.NewFakePassiveClock(now), Metrics: metrics,
+		DefaultImage: defaultImage, Protection: namespaces.Protect(development.Namespace, "kube-system"), ControllerUser: development.ManagerUser, Clock: clocktesting.NewFakePassiveClock(now), Metrics: metrics,
 	})).To(Succeed())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

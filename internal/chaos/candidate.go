@@ -137,6 +137,7 @@ type Filter struct {
 	podSelector labels.Selector
 	start       time.Time
 	held        map[Key]string
+	preview     bool
 }
 
 // NewFilter makes the filter of a cycle that starts at the given time. held are the objects that a change of another agent is
@@ -272,7 +273,7 @@ func tooYoung(f *Filter, object *Object) string {
 // sinceStart keeps a cycle that goes on after an interruption from what has come in the place of its earlier victims. The API
 // server cuts times to seconds, so whatever came in the start's own second is spared, too.
 func sinceStart(f *Filter, object *Object) string {
-	if !object.Meta.CreationTimestamp.IsZero() && !object.Meta.CreationTimestamp.Time.Before(f.start.Truncate(time.Second)) {
+	if !f.preview && !object.Meta.CreationTimestamp.IsZero() && !object.Meta.CreationTimestamp.Time.Before(f.start.Truncate(time.Second)) {
 		return ExcludedSinceStart
 	}
 	return ""

@@ -35,6 +35,8 @@ type Input struct {
 	Seed int64
 	// Resume is the cycle to go on with; nil for a new one.
 	Resume *v1beta1.Cycle
+	// Preview counts what a cycle would find, whenever it came: what was made this very second is spared only by a real one.
+	Preview bool
 }
 
 // Victim is an object that a cycle hits, and why.
@@ -69,6 +71,7 @@ func NewPlan(in Input) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	filter.preview = in.Preview
 	plan.Halt = filter.Halt(in.Objects)
 
 	reports := map[Mode]*v1beta1.ModeReport{}

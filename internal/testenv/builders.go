@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	chaosv1beta1 "blackadder.io/blackadder/api/blackadder/v1beta1"
 	immortalcontainerv1alpha1 "blackadder.io/blackadder/api/immortalcontainer/v1alpha1"
 )
 
@@ -92,6 +93,59 @@ func (b *ImmortalContainerBuilder) GracePeriod(seconds int64) *ImmortalContainer
 func (b *ImmortalContainerBuilder) Obj() *immortalcontainerv1alpha1.ImmortalContainer {
 	return b.object.DeepCopy()
 }
+
+// ChaosAgentBuilder builds a ChaosAgent for a test.
+type ChaosAgentBuilder struct {
+	object chaosv1beta1.ChaosAgent
+}
+
+// MakeChaosAgent begins a ChaosAgent without any mode.
+func MakeChaosAgent(name string) *ChaosAgentBuilder {
+	b := &ChaosAgentBuilder{}
+	b.object.Name = name
+	return b
+}
+
+// Modes switches modes on.
+func (b *ChaosAgentBuilder) Modes(tantrum, cancer, ipsum bool) *ChaosAgentBuilder {
+	b.object.Spec.TantrumMode, b.object.Spec.CancerMode, b.object.Spec.IpsumMode = tantrum, cancer, ipsum
+	return b
+}
+
+// Eagerness sets the chance, in percent.
+func (b *ChaosAgentBuilder) Eagerness(percent int32) *ChaosAgentBuilder {
+	b.object.Spec.Eagerness = percent
+	return b
+}
+
+// Pause sets the time between cycles, in seconds.
+func (b *ChaosAgentBuilder) Pause(seconds int64) *ChaosAgentBuilder {
+	b.object.Spec.PauseDuration = seconds
+	return b
+}
+
+// Only narrows the targets to the given namespaces.
+func (b *ChaosAgentBuilder) Only(namespaces ...string) *ChaosAgentBuilder {
+	b.object.Spec.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: namespaces},
+	}}
+	return b
+}
+
+// Exclude sets the excluded namespaces; none at all is the empty list.
+func (b *ChaosAgentBuilder) Exclude(namespaces ...string) *ChaosAgentBuilder {
+	b.object.Spec.ExcludedNamespaces = append([]string{}, namespaces...)
+	return b
+}
+
+// With changes the spec in any other way.
+func (b *ChaosAgentBuilder) With(change func(*chaosv1beta1.ChaosAgentSpec)) *ChaosAgentBuilder {
+	change(&b.object.Spec)
+	return b
+}
+
+// Obj returns what was built; the builder may go on.
+func (b *ChaosAgentBuilder) Obj() *chaosv1beta1.ChaosAgent { return b.object.DeepCopy() }
 
 // PodBuilder builds a Pod for a test.
 type PodBuilder struct {

@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -39,6 +40,10 @@ func ChaosAgentToV1alpha1(_ context.Context, hub *v1beta1.ChaosAgent, spoke *v1a
 	spoke.Spec.TantrumMode, spoke.Spec.PodTolerance = hub.Spec.TantrumMode, hub.Spec.PodTolerance
 	spoke.Status.ObservedGeneration, spoke.Status.Conditions = hub.Status.ObservedGeneration, hub.Status.Conditions
 
+	if AnnotationFault(hub.Annotations) != nil {
+		// On its way to admission, which refuses it; overwriting it here would hide it from there.
+		return nil
+	}
 	left := rest{Spec: hub.Spec, Status: hub.Status}
 	left.Spec.TantrumMode, left.Spec.PodTolerance = false, 0
 	left.Status.ObservedGeneration, left.Status.Conditions = 0, nil
@@ -85,7 +90,7 @@ func read(annotations map[string]string) (rest, error) {
 		return rest{}, err
 	}
 	if decoder.More() {
-		return rest{}, fmt.Errorf("there is more after its end")
+		return rest{}, errors.New("there is more after its end")
 	}
 	return left, nil
 }
