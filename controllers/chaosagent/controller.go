@@ -183,7 +183,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.lookAtRecoveries(ctx, agent); err != nil {
 		return ctrl.Result{}, err
 	}
-	done, err := r.act(ctx, agent, chaos.NextStep(agent, r.clock.Now()))
+	step := chaos.NextStep(agent, r.clock.Now())
+	if step.Action == chaos.Run || step.Action == chaos.Resume {
+		// The cache may not know yet that the cycle is over, or that the agent is to stop.
+		if agent, err = r.current(ctx, agent); err != nil || agent == nil {
+			return ctrl.Result{}, err
+		}
+		step = chaos.NextStep(agent, r.clock.Now())
+	}
+	done, err := r.act(ctx, agent, step)
 	if done == nil {
 		return ctrl.Result{}, err
 	}
@@ -217,6 +225,19 @@ func (r *Reconciler) agent(ctx context.Context, name string) (*v1beta1.ChaosAgen
 		return nil, nil //nolint:nilnil // As documented.
 	}
 	return &agent, nil
+}
+
+// current reads an agent from the API server; nil if it is gone, or another one of the same name.
+func (r *Reconciler) current(ctx context.Context, agent *v1beta1.ChaosAgent) (*v1beta1.ChaosAgent, error) {
+	var live v1beta1.ChaosAgent
+	err := r.live.Get(ctx, client.ObjectKeyFromObject(agent), &live)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the ChaosAgent before its cycle: %w", err)
+	}
+	if err != nil || live.UID != agent.UID {
+		return nil, nil //nolint:nilnil // As documented.
+	}
+	return &live, nil
 }
 
 // outcome is what became of a step: the agent as it was when it was written last, with the status of the cycle in it.

@@ -13,9 +13,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -79,7 +77,6 @@ func (r *Reconciler) cycle(ctx context.Context, done *outcome) error {
 // halt lets the agent wait for a pause, and says why.
 func (r *Reconciler) halt(done *outcome, why string) {
 	next := r.clock.Now().Add(chaos.Pause(&done.agent.Spec))
-	done.agent.Status.NextCycleTime = ptr.To(metav1.NewMicroTime(next))
 	done.step.Action, done.step.Next = chaos.Wait, next
 	done.step.Ready, done.step.Reason, done.step.Message = false, v1beta1.ReasonHalted, why
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"blackadder.io/blackadder/api/blackadder/v1beta1"
@@ -61,7 +60,7 @@ type Plan struct {
 func NewPlan(in Input) (*Plan, error) {
 	spec := &in.Agent.Spec
 	plan := &Plan{Cycle: v1beta1.Cycle{
-		Number: in.Agent.Status.Totals.Cycles + 1, Generation: in.Agent.Generation, StartTime: metav1.NewMicroTime(in.Now),
+		Number: in.Agent.Status.Totals.Cycles + 1, Generation: in.Agent.Generation, StartTime: micro(in.Now),
 		Seed: ptr.Deref(spec.Seed, in.Seed), DryRun: spec.DryRun, Namespaces: int32(min(in.Namespaces, 1<<30)), //nolint:gosec // Bounded.
 	}}
 	if in.Resume != nil {

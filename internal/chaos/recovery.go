@@ -78,7 +78,7 @@ func WithRecoveries(recovery *v1beta1.Recovery, recovered []Recovered, pending m
 	next.Unrecovered = nil
 	for workload, hit := range pending {
 		next.Unrecovered = append(next.Unrecovered, v1beta1.Unrecovered{
-			Kind: workload.Kind, Namespace: workload.Namespace, Name: workload.Name, Since: metav1.NewMicroTime(hit.Since.UTC().Truncate(time.Microsecond)),
+			Kind: workload.Kind, Namespace: workload.Namespace, Name: workload.Name, Since: micro(hit.Since),
 		})
 	}
 	slices.SortFunc(next.Unrecovered, func(a, b v1beta1.Unrecovered) int {

@@ -79,7 +79,9 @@ func minuteOfDay(text string) (int, error) {
 	return parsed.Hour()*60 + parsed.Minute(), nil
 }
 
-func dayNames() []v1beta1.Weekday { return []v1beta1.Weekday{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"} }
+func dayNames() []v1beta1.Weekday {
+	return []v1beta1.Weekday{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"}
+}
 
 func weekdays(names []v1beta1.Weekday) (days []time.Weekday, unknown []v1beta1.Weekday) {
 	for _, name := range names {

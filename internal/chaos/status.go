@@ -44,8 +44,8 @@ func Claim(status v1beta1.ChaosAgentStatus, plan *Plan) v1beta1.ChaosAgentStatus
 func Complete(status v1beta1.ChaosAgentStatus, found map[Mode]int, tallies map[Mode]Tally, stopped string, now time.Time, pause time.Duration) v1beta1.ChaosAgentStatus {
 	next := *status.DeepCopy()
 	cycle := next.LastCycle
-	cycle.CompletionTime = ptr.To(metav1.NewMicroTime(now))
-	next.NextCycleTime = ptr.To(metav1.NewMicroTime(now.Add(pause)))
+	cycle.CompletionTime = ptr.To(micro(now))
+	next.NextCycleTime = ptr.To(micro(now.Add(pause)))
 	for _, mode := range Modes() {
 		report := ReportOf(cycle, mode)
 		if report == nil {
@@ -86,10 +86,10 @@ func NextStatus(agent *v1beta1.ChaosAgent, step Step, restoration Restoration, n
 	status.ObservedGeneration = agent.Generation
 	status.NextCycleTime = nil
 	if !step.Next.IsZero() {
-		status.NextCycleTime = ptr.To(metav1.NewMicroTime(step.Next))
+		status.NextCycleTime = ptr.To(micro(step.Next))
 	}
 	if Interrupted(agent) && step.Action != Resume {
-		status.LastCycle.CompletionTime = ptr.To(metav1.NewMicroTime(now))
+		status.LastCycle.CompletionTime = ptr.To(micro(now))
 		status.LastCycle.Reason, status.LastCycle.Message = v1beta1.CycleStopped, "interrupted, and not gone on with: "+step.Message
 	}
 	set(&status, agent.Generation, now, v1beta1.ConditionReady, step.Ready, step.Reason, step.Message)
@@ -136,4 +136,9 @@ func Truncate(text string, most int) string {
 		cut--
 	}
 	return text[:cut] + "…"
+}
+
+// micro is a time as exact as the API keeps it, so that what was written and what is read back are equal.
+func micro(at time.Time) metav1.MicroTime {
+	return metav1.NewMicroTime(at.UTC().Truncate(time.Microsecond))
 }

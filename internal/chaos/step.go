@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"blackadder.io/blackadder/api/blackadder/v1beta1"
@@ -88,6 +89,12 @@ func (s Step) inWindow(agent *v1beta1.ChaosAgent, schedule *Schedule, now time.T
 		s.Action = Run
 	case !schedule.Open(s.Next):
 		s.Next = schedule.NextOpening(s.Next)
+	}
+	ready := meta.FindStatusCondition(agent.Status.Conditions, v1beta1.ConditionReady)
+	if s.Action == Wait && ready != nil && ready.Reason == v1beta1.ReasonHalted && ready.ObservedGeneration == agent.Generation {
+		// Whether it still has to halt, the next cycle finds out.
+		s.Ready = false
+		return s.because(ready.Reason, "%s", ready.Message)
 	}
 	if agent.Spec.DryRun {
 		return s.because(v1beta1.ReasonDryRun, "cycles are planned and reported, and touch nothing (spec.dryRun)")
