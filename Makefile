@@ -72,11 +72,16 @@ uninstall: ## Delete everything that install or run applied, with all objects of
 .PHONY: test
 test: control-plane ## Run all suites: pure, on an API server, on an embedded cluster.
 	@echo "running the suites; the ones on an API server take about a minute each"
-	$(GINKGO) run -r --no-color --keep-going --poll-progress-after=120s --timeout=30m $(TEST_ARGS)
+	$(GINKGO) run -r --no-color --keep-going --poll-progress-after=120s --timeout=30m --label-filter='!large' $(TEST_ARGS)
+
+.PHONY: test-large
+test-large: control-plane ## Run the large runs, on thousands of simulated pods: about seven minutes.
+	@echo "running the large runs; the next line comes when they are over"
+	$(GINKGO) run --no-color --poll-progress-after=400s --timeout=30m --label-filter=large $(TEST_ARGS) ./test/embedded
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no API server.
-	$(GO) test ./internal/immortal/... ./webhooks/fielderrors/... ./certs/... ./cmd/...
+	$(GO) test ./internal/chaos/... ./internal/immortal/... ./internal/namespaces/... ./webhooks/conversion/... ./webhooks/fielderrors/... ./certs/... ./cmd/...
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME each (default 30s).

@@ -164,6 +164,44 @@ step="deleting the ImmortalContainer"
 works kubectl delete immortalcontainer example-immortal-container
 works kubectl wait --for=delete pod/example-immortal-container-immortalpod --timeout=60s
 
+tell "8. A ChaosAgent that would reach the operator's own namespace is refused"
+step="refusing an unsafe ChaosAgent"
+works kubectl apply -f hack/demo/shop.yaml
+works kubectl wait --for=condition=Available deployment --all -n shop --timeout=60s
+replicas_before=$(kubectl get deployments -n shop -o jsonpath='{range .items[*]}{.metadata.name}={.spec.replicas} {end}')
+settings_before=$(kubectl get configmap settings -n shop -o jsonpath='{.data}')
+works cat hack/demo/unsafe.yaml
+refused kubectl apply -f hack/demo/unsafe.yaml
+says 'the agent would reach the protected namespace "blackadder-system": exclude it too, with excludedNamespaces: ["blackadder-system","kube-system"]'
+
+tell "9. Corrected, it is accepted, with a preview of what each cycle will hit"
+step="applying the ChaosAgent"
+works kubectl apply -f hack/demo/safe.yaml
+says "pods in"
+says "deleted each cycle"
+works kubectl get chaosagents
+step="waiting for four cycles"
+deadline=$((SECONDS + 60))
+until [ "$(kubectl get chaosagent edmund -o jsonpath='{.status.totals.cycles}')" -ge 4 ] 2>/dev/null; do
+  [ "$SECONDS" -lt "$deadline" ] || fail "there were no four cycles within a minute"
+  sleep 0.2
+done
+works kubectl get deployments,pods,configmaps -n shop
+works kubectl get configmap settings -n shop -o jsonpath='{.data}{"\n"}'
+works kubectl events --for chaosagent/edmund
+says "cycle 1:"
+works kubectl get chaosagents -o wide
+
+tell "10. Deleted, it puts back every replica and every byte"
+step="deleting the ChaosAgent"
+works kubectl delete chaosagent edmund --timeout=60s
+works kubectl get deployments -n shop
+replicas_after=$(kubectl get deployments -n shop -o jsonpath='{range .items[*]}{.metadata.name}={.spec.replicas} {end}')
+settings_after=$(kubectl get configmap settings -n shop -o jsonpath='{.data}')
+printf 'replicas: %s\nsettings: %s\n' "$replicas_after" "$settings_after"
+[ "$replicas_before" = "$replicas_after" ] || fail "the replicas were $replicas_before"
+[ "$settings_before" = "$settings_after" ] || fail "the settings were $settings_before"
+
 step="ending"
 kill -0 "$manager" 2>/dev/null || fail "the manager ended before the demo did"
 if [ "${DEMO_EXIT:-}" = 1 ]; then
@@ -171,7 +209,7 @@ if [ "${DEMO_EXIT:-}" = 1 ]; then
   exit 0
 fi
 tell "Look around in another terminal:"
-printf '  %s\n  kubectl explain immortalcontainer.spec\n  kubectl apply -f %s\n  tail -f %s\n' "$environment" \
+printf '  %s\n  kubectl explain immortalcontainer.spec\n  kubectl explain chaosagent.spec\n  kubectl apply -f %s\n  tail -f %s\n' "$environment" \
   "$root/config/samples/immortalcontainer_v1alpha1_immortalcontainer.yaml" "$log"
 printf 'Stop with Ctrl-C: the manager and the cluster go away.\n'
 step="waiting for Ctrl-C"

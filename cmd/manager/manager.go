@@ -61,6 +61,17 @@ func newScheme() *runtime.Scheme {
 // restConfig is how to reach the API server: by the kubeconfig that is named, else as a pod of the cluster. It never
 // takes the kubeconfig of the user who starts the operator.
 func restConfig(o options) (*rest.Config, error) {
+	config, err := clusterConfig(o)
+	if err != nil {
+		return nil, err
+	}
+	// Left alone, the client would hold itself back to 5 requests a second. The API server's own priority and fairness knows
+	// better what it can take.
+	config.QPS = -1
+	return config, nil
+}
+
+func clusterConfig(o options) (*rest.Config, error) {
 	if o.Kubeconfig != "" {
 		config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 		if err != nil {

@@ -138,8 +138,10 @@ func (r *Reconciler) tellPutBack(one record) {
 		"put back to what it was before ChaosAgent %q", one.Agent)
 }
 
+// tellRestored tells what became of changes; of those that cannot be put back, once for each reason.
 func (r *Reconciler) tellRestored(agent *v1beta1.ChaosAgent, fates map[fate]int, failing string) {
-	if failing != "" {
+	told := meta.FindStatusCondition(agent.Status.Conditions, v1beta1.ConditionRestored)
+	if failing != "" && (told == nil || told.Reason != v1beta1.ReasonRestoreFailing || !strings.Contains(told.Message, failing)) {
 		r.tell(agent, nil, corev1.EventTypeWarning, eventRestoreFailing, actionRestore, "%d changes could not be put back yet: %s", fates[pending], failing)
 	}
 	if fates[restored]+fates[left]+fates[gone] > 0 {

@@ -75,7 +75,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 	flags.DurationVar(&o.certificateLifetime, "certificate-lifetime", 30*24*time.Hour, "how long the serving certificate is valid")
 	flags.DurationVar(&o.tokenLifetime, "token-lifetime", 24*time.Hour, "how long the manager's kubeconfig is valid")
 	flags.BoolVar(&o.onlyCRDs, "only-crds", false, "apply the CustomResourceDefinitions and nothing else")
-	flags.BoolVar(&o.uninstall, "uninstall", false, "delete everything from the cluster, with all ImmortalContainers")
+	flags.BoolVar(&o.uninstall, "uninstall", false, "delete everything from the cluster, with all objects of our kinds")
 	flags.DurationVar(&o.uninstallLimit, "uninstall-limit", uninstallLimit, "how long an uninstall waits for the CustomResourceDefinitions to go")
 	if err := flags.Parse(args); err != nil {
 		return o, err

@@ -81,6 +81,10 @@ func (s Step) inWindow(agent *v1beta1.ChaosAgent, schedule *Schedule, now time.T
 	if agent.Status.NextCycleTime != nil {
 		s.Next = agent.Status.NextCycleTime.Time
 	}
+	// A pause that was made shorter counts at once.
+	if soonest := now.Add(Pause(&agent.Spec)); s.Next.After(soonest) && schedule.Open(s.Next) {
+		s.Next = soonest
+	}
 	switch {
 	// A cycle follows the spec that it began with: a changed one makes a new cycle.
 	case Interrupted(agent) && agent.Status.LastCycle.Generation == agent.Generation:
