@@ -337,7 +337,7 @@ var _ = Describe("Admission of ChaosAgents", func() {
 			Expect(columns("chaosagents.v1alpha1.blackadder.io")).To(Equal([]string{"NAME TANTRUM TOLERANCE", "princeedmund true 10"}))
 			Expect(columns("ca")).To(Equal([]string{
 				"NAME TANTRUM TOLERANCE CANCER IPSUM EAGERNESS PAUSE EXCLUDED",
-				`princeedmund true 10 false false 20 30 ["blackadder-system","kube-system"]`,
+				`princeedmund true 10 ` + strings.Repeat("false ", 2) + `20 30 ["blackadder-system","kube-system"]`,
 			}))
 			Expect(kubectl("patch", "chaosagents.blackadder.io", "princeedmund", "--type", "merge",
 				`--patch={"spec": {"excludedNamespaces": ["kube-system", "blackadder-system", "chaos-operator"]}}`)).To(Equal("chaosagent.blackadder.io/princeedmund patched\n"))
@@ -436,4 +436,3 @@ func quotedAndSorted(names ...string) string {
 	}
 	return strings.Join(texts, ", ")
 }
-

@@ -67,7 +67,7 @@ type blow struct {
 // strike hits one victim, if it is a candidate still.
 func (b *blow) strike(ctx context.Context, victim *chaos.Victim) result {
 	// A resumed cycle looks at the Deployment itself: it may be what the cycle made of it.
-	if reason := b.filter.Exclude(&victim.Object); reason != "" && !(b.resumed && victim.Mode == chaos.Cancer) {
+	if reason := b.filter.Exclude(&victim.Object); reason != "" && (!b.resumed || victim.Mode != chaos.Cancer) {
 		return sparedBecause(reason)
 	}
 	if victim.Mode == chaos.Ipsum {

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
@@ -218,11 +219,11 @@ func (r *Reconciler) lookAtRecoveries(ctx context.Context, agent *v1beta1.ChaosA
 func (r *Reconciler) agent(ctx context.Context, name string) (*v1beta1.ChaosAgent, error) {
 	var agent v1beta1.ChaosAgent
 	err := r.client.Get(ctx, types.NamespacedName{Name: name}, &agent)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading the ChaosAgent: %w", err)
-	}
-	if err != nil {
+	switch {
+	case apierrors.IsNotFound(err):
 		return nil, nil //nolint:nilnil // As documented.
+	case err != nil:
+		return nil, fmt.Errorf("reading the ChaosAgent: %w", err)
 	}
 	return &agent, nil
 }
@@ -231,11 +232,11 @@ func (r *Reconciler) agent(ctx context.Context, name string) (*v1beta1.ChaosAgen
 func (r *Reconciler) current(ctx context.Context, agent *v1beta1.ChaosAgent) (*v1beta1.ChaosAgent, error) {
 	var live v1beta1.ChaosAgent
 	err := r.live.Get(ctx, client.ObjectKeyFromObject(agent), &live)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading the ChaosAgent before its cycle: %w", err)
-	}
-	if err != nil || live.UID != agent.UID {
+	switch {
+	case apierrors.IsNotFound(err) || (err == nil && live.UID != agent.UID):
 		return nil, nil //nolint:nilnil // As documented.
+	case err != nil:
+		return nil, fmt.Errorf("reading the ChaosAgent before its cycle: %w", err)
 	}
 	return &live, nil
 }

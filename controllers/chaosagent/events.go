@@ -77,16 +77,16 @@ func deeds(cycle *v1beta1.Cycle) string {
 			continue
 		}
 		verb := map[chaos.Mode]string{chaos.Tantrum: "killed", chaos.Cancer: "scaled", chaos.Ipsum: "overwrote"}[mode]
-		part := fmt.Sprintf("%s %d of %d candidate %ss", verb, report.Done, report.Candidates, mode.Kind())
+		texts := []string{fmt.Sprintf("%s %d of %d candidate %ss", verb, report.Done, report.Candidates, mode.Kind())}
 		for _, other := range []struct {
 			n    int32
 			what string
 		}{{report.Refused, "refused by budgets"}, {report.Spared, "spared"}, {report.Failed, "failed"}} {
 			if other.n > 0 {
-				part += fmt.Sprintf(", %d %s", other.n, other.what)
+				texts = append(texts, fmt.Sprintf("%d %s", other.n, other.what))
 			}
 		}
-		parts = append(parts, part)
+		parts = append(parts, strings.Join(texts, ", "))
 	}
 	text := strings.Join(parts, "; ")
 	if cycle.Reason == v1beta1.CycleStopped {

@@ -180,7 +180,8 @@ func (j *journal) note(ctx context.Context, key chaos.Key, uid types.UID, next f
 		}
 		entry, originals := next(previous)
 		err := j.write(ctx, entry, originals, previous)
-		if err == nil || attempt == attempts || !(apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err)) {
+		overtaken := apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err)
+		if !overtaken || attempt == attempts {
 			return err
 		}
 		look = true

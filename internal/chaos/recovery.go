@@ -74,7 +74,7 @@ func WithRecoveries(recovery *v1beta1.Recovery, recovered []Recovered, pending m
 	if len(next.Samples) > 0 {
 		next.Median, next.P95 = inMilliseconds(quantile(next.Samples, 0.5)), inMilliseconds(quantile(next.Samples, 0.95))
 	}
-	next.Pending = int32(min(len(pending), 1<<30)) //nolint:gosec // Bounded.
+	next.Pending = int32(min(len(pending), 1<<30))
 	next.Unrecovered = nil
 	for workload, hit := range pending {
 		next.Unrecovered = append(next.Unrecovered, v1beta1.Unrecovered{

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -68,7 +69,7 @@ var _ = Describe("A large run of a ChaosAgent", Label("large"), Serial, Ordered,
 			Expect(admin.Create(ctx, deployment)).To(Succeed())
 			Expect(admin.Create(ctx, &corev1.ConfigMap{
 				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("settings-%d", i)},
-				Data:       map[string]string{"name": namespace, "number": fmt.Sprint(i), "text": strings.Repeat("line\n", i)},
+				Data:       map[string]string{"name": namespace, "number": strconv.Itoa(i), "text": strings.Repeat("line\n", i)},
 			})).To(Succeed())
 		}
 	}
@@ -146,7 +147,9 @@ var _ = Describe("A large run of a ChaosAgent", Label("large"), Serial, Ordered,
 		busy.Wait()
 		Eventually(it.ready).Should(BeTrue())
 		Expect(env.Client(env.AliceConfig).Delete(ctx, agent)).To(Succeed())
-		Eventually(func() bool { return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(agent), &v1beta1.ChaosAgent{})) }).Should(BeTrue())
+		Eventually(func() bool {
+			return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(agent), &v1beta1.ChaosAgent{}))
+		}).Should(BeTrue())
 		return cycles
 	}
 	check := func(cycles map[int64]v1beta1.Cycle) {

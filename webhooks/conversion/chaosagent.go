@@ -40,10 +40,15 @@ func ChaosAgentToV1alpha1(_ context.Context, hub *v1beta1.ChaosAgent, spoke *v1a
 	spoke.Spec.TantrumMode, spoke.Spec.PodTolerance = hub.Spec.TantrumMode, hub.Spec.PodTolerance
 	spoke.Status.ObservedGeneration, spoke.Status.Conditions = hub.Status.ObservedGeneration, hub.Status.Conditions
 
-	if AnnotationFault(hub.Annotations) != nil {
-		// On its way to admission, which refuses it; overwriting it here would hide it from there.
-		return nil
+	if AnnotationFault(hub.Annotations) == nil {
+		return annotate(spoke, hub)
 	}
+	// On its way to admission, which refuses it; overwriting it here would hide it from there.
+	return nil
+}
+
+// annotate writes what v1alpha1 cannot hold, if there is anything.
+func annotate(spoke *v1alpha1.ChaosAgent, hub *v1beta1.ChaosAgent) error {
 	left := rest{Spec: hub.Spec, Status: hub.Status}
 	left.Spec.TantrumMode, left.Spec.PodTolerance = false, 0
 	left.Status.ObservedGeneration, left.Status.Conditions = 0, nil

@@ -12,7 +12,6 @@ import (
 // GroupVersion is the group and version of the kinds in this package.
 var GroupVersion = schema.GroupVersion{Group: "blackadder.io", Version: "v1alpha1"}
 
-
 // SchemeBuilder collects the functions that add this package's kinds to a scheme.
 var SchemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
 

@@ -6,7 +6,7 @@ package v1beta1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 const (
-	// OptOutKey, as a label of a Namespace or an annotation of a Pod, Deployment or ConfigMap, with OptOutValue, keeps every
+	// OptOutKey with OptOutValue, as a label of a Namespace or an annotation of a Pod, Deployment or ConfigMap, keeps every
 	// ChaosAgent away from it.
 	OptOutKey = "blackadder.io/chaos"
 	// OptOutValue is the value of OptOutKey that opts out.
