@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	// A time zone must not be unknown because the image, or a developer's machine, has no list of them.
+	_ "time/tzdata"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 

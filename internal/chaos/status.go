@@ -63,6 +63,10 @@ func Complete(status v1beta1.ChaosAgentStatus, found map[Mode]int, tallies map[M
 		next.Totals.Failed += int64(report.Failed)
 		*totalOf(&next.Totals, mode) += int64(report.Done)
 	}
+	if ready := meta.FindStatusCondition(next.Conditions, v1beta1.ConditionReady); ready != nil && ready.Reason == v1beta1.ReasonHalted {
+		// A cycle ran: what halted the agent is over.
+		ready.Reason = v1beta1.ReasonActive
+	}
 	if stopped != "" {
 		cycle.Reason, cycle.Message = v1beta1.CycleStopped, stopped
 	}
