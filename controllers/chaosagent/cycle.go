@@ -49,6 +49,7 @@ func (r *Reconciler) cycle(ctx context.Context, done *outcome) error {
 		r.halt(done, plan.Halt)
 		return nil
 	case plan.Halt != "":
+		tallies = sparedAll(plan)
 	case plan.Cycle.DryRun || (len(plan.Victims) == 0 && !resumed):
 		agent.Status = chaos.Claim(agent.Status, plan)
 	default:
@@ -72,6 +73,17 @@ func (r *Reconciler) cycle(ctx context.Context, done *outcome) error {
 	r.metrics.cycle(agent.Status.LastCycle, plan, now.Sub(started))
 	r.tellCycle(done.written.LastCycle, agent, plan)
 	return nil
+}
+
+// sparedAll is the tally of victims that nobody touched.
+func sparedAll(plan *chaos.Plan) map[chaos.Mode]chaos.Tally {
+	tallies := map[chaos.Mode]chaos.Tally{}
+	for i := range plan.Victims {
+		tally := tallies[plan.Victims[i].Mode]
+		tally.Spared++
+		tallies[plan.Victims[i].Mode] = tally
+	}
+	return tallies
 }
 
 // halt lets the agent wait for a pause, and says why.

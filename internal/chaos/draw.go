@@ -36,12 +36,6 @@ func draw(seed int64, key Key) lot {
 
 func formatRank(rank uint64) string { return strconv.FormatUint(rank, 10) }
 
-// parseRank is the opposite of formatRank. What cannot be parsed, or is not there, limits nothing.
-func parseRank(text string) (rank uint64, limited bool) {
-	rank, err := strconv.ParseUint(text, 10, 64)
-	return rank, err == nil
-}
-
 func groupOf(apiVersion string) string {
 	version, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil {

@@ -154,19 +154,6 @@ func TestLotStaysTheSame(t *testing.T) {
 	}
 }
 
-func TestRanksAreReadAsTheyAreWritten(t *testing.T) {
-	for _, rank := range []uint64{0, 1, math.MaxInt64, math.MaxUint64} {
-		if got, limited := parseRank(formatRank(rank)); got != rank || !limited {
-			t.Errorf("%d became %d, %t", rank, got, limited)
-		}
-	}
-	for _, text := range []string{"", "x", "-1", "18446744073709551616", "1.5", " 1"} {
-		if _, limited := parseRank(text); limited {
-			t.Errorf("%q limits", text)
-		}
-	}
-}
-
 func TestGroupOf(t *testing.T) {
 	for version, want := range map[string]string{"v1": "", "apps/v1": "apps", "k8s.osp.tech/v1": "k8s.osp.tech", "": "", "a/b/c": "", "apps": ""} {
 		if got := groupOf(version); got != want {

@@ -90,7 +90,7 @@ func NewPlan(in Input) (*Plan, error) {
 		reports[mode], drawn = report, append(drawn, victims...)
 	}
 	if in.Resume != nil {
-		plan.Victims = withinLimit(drawn, in.Resume.RankLimit)
+		plan.Victims = remaining(drawn, in.Resume)
 		return plan, nil
 	}
 	plan.Victims = plan.bound(drawn, spec.MaxVictimsPerCycle)
@@ -146,23 +146,31 @@ func byRank(a, b Victim) int {
 		cmp.Compare(a.Meta.Namespace, b.Meta.Namespace), cmp.Compare(a.Meta.Name, b.Meta.Name))
 }
 
-// bound keeps as many victims as the bound allows, and notes the rank of the last.
+// bound keeps as many victims as the bound allows, and notes who they are.
 func (p *Plan) bound(drawn []Victim, most *int32) []Victim {
 	slices.SortFunc(drawn, byRank)
-	if most == nil || int64(len(drawn)) <= int64(*most) {
+	if most == nil {
 		return drawn
 	}
-	kept := drawn[:*most]
-	p.Cycle.RankLimit = formatRank(kept[len(kept)-1].rank)
+	kept := drawn[:min(len(drawn), max(0, int(*most)))]
+	for i := range kept {
+		p.Cycle.Ranks = append(p.Cycle.Ranks, formatRank(kept[i].rank))
+	}
 	return kept
 }
 
-func withinLimit(drawn []Victim, limit string) []Victim {
+// remaining are the victims of an interrupted cycle that are still there. What was no candidate when it began, and is one now, could
+// be drawn too: a bounded cycle knows its victims by their ranks, any other keeps at least to their number in each mode.
+func remaining(drawn []Victim, cycle *v1beta1.Cycle) []Victim {
 	slices.SortFunc(drawn, byRank)
-	if rank, limited := parseRank(limit); limited {
-		drawn = slices.DeleteFunc(drawn, func(victim Victim) bool { return victim.rank > rank })
+	if len(cycle.Ranks) > 0 {
+		return slices.DeleteFunc(drawn, func(victim Victim) bool { return !slices.Contains(cycle.Ranks, formatRank(victim.rank)) })
 	}
-	return drawn
+	kept := map[Mode]int32{}
+	return slices.DeleteFunc(drawn, func(victim Victim) bool {
+		kept[victim.Mode]++
+		return kept[victim.Mode] > ReportOf(cycle, victim.Mode).Victims
+	})
 }
 
 // Halt says why too many of the targeted Deployments are not available to act at all; "" if they are not too many.

@@ -272,8 +272,8 @@ func TestBoundKeepsTheLowestRanks(t *testing.T) {
 	agent := withSpec(func(spec *v1beta1.ChaosAgentSpec) { spec.Eagerness = 50 })
 	in := Input{Agent: agent, Scope: teamOnly(), Objects: objects, Now: now, Seed: 11}
 	unbound := planned(t, in)
-	if unbound.Cycle.RankLimit != "" {
-		t.Errorf("without a bound the limit is %q", unbound.Cycle.RankLimit)
+	if len(unbound.Cycle.Ranks) > 0 {
+		t.Errorf("without a bound the ranks are %q", unbound.Cycle.Ranks)
 	}
 	drawn := int32(len(unbound.Victims))
 	for most := int32(1); most <= drawn+1; most++ {
@@ -282,12 +282,12 @@ func TestBoundKeepsTheLowestRanks(t *testing.T) {
 		if want := unbound.Victims[:min(most, drawn)]; !slices.Equal(names(want), names(plan.Victims)) {
 			t.Errorf("at most %d: got %q, want %q", most, names(plan.Victims), names(want))
 		}
-		limit := ""
-		if most < drawn {
-			limit = formatRank(plan.Victims[most-1].rank)
+		var ranks []string
+		for i := range plan.Victims {
+			ranks = append(ranks, formatRank(plan.Victims[i].rank))
 		}
-		if plan.Cycle.RankLimit != limit || plan.Cycle.Pods.Victims != min(most, drawn) {
-			t.Errorf("at most %d: limit %q, want %q; %d reported", most, plan.Cycle.RankLimit, limit, plan.Cycle.Pods.Victims)
+		if !slices.Equal(plan.Cycle.Ranks, ranks) || plan.Cycle.Pods.Victims != min(most, drawn) {
+			t.Errorf("at most %d: ranks %q, want %q; %d reported", most, plan.Cycle.Ranks, ranks, plan.Cycle.Pods.Victims)
 		}
 	}
 }
@@ -338,7 +338,7 @@ func TestCycleOfAPlan(t *testing.T) {
 		Objects: []Object{aPod("a"), aPod("b", deleted), aPod("c", in("x")), aPod("d", deleted), aDeployment("e", scaled(0)), aConfigMap("f")},
 	})
 	want := v1beta1.Cycle{
-		Number: 42, Generation: 3, StartTime: metav1.NewMicroTime(started), Seed: -9, Namespaces: 5,
+		Number: 42, Generation: 3, StartTime: metav1.NewMicroTime(started.Truncate(time.Microsecond)), Seed: -9, Namespaces: 5,
 		Pods: &v1beta1.ModeReport{Candidates: 1, Victims: 1, Excluded: []v1beta1.ExclusionCount{
 			{Reason: "NamespaceUnknown", Count: 1}, {Reason: "Terminating", Count: 2},
 		}},
@@ -435,7 +435,7 @@ func TestResumedCycleDrawsTheRemainingVictims(t *testing.T) {
 		agent := anAgent(func(agent *v1beta1.ChaosAgent) { agent.Spec = randomSpec(random) })
 		started := now.Add(time.Duration(random.Int64N(int64(time.Second))))
 		first := planned(t, Input{Agent: agent, Scope: scope, Namespaces: 2, Objects: objects, Held: held, Now: started, Seed: random.Int64()})
-		if first.Cycle.RankLimit != "" {
+		if len(first.Cycle.Ranks) > 0 {
 			bound++
 		}
 		drew += len(first.Victims)
@@ -486,7 +486,7 @@ func TestResumedCycleDrawsTheRemainingVictims(t *testing.T) {
 			got = append(got, second.Victims[i].Meta.UID)
 		}
 		if !slices.Equal(want, got) {
-			t.Fatalf("round %d, limit %q: drew %q first and %q then", round, first.Cycle.RankLimit, names(first.Victims), names(second.Victims))
+			t.Fatalf("round %d, ranks %q: drew %q first and %q then", round, first.Cycle.Ranks, names(first.Victims), names(second.Victims))
 		}
 		if diff := cmp.Diff(*before, second.Cycle) + cmp.Diff(before, resume); diff != "" {
 			t.Fatalf("round %d: the cycle changed (-want +got)\n%s", round, diff)
@@ -604,5 +604,26 @@ func TestReportOf(t *testing.T) {
 	}
 	if got := ReportOf(cycle, "unknown"); got != nil {
 		t.Errorf("unknown: %+v", got)
+	}
+}
+
+// What was no candidate at the start may be one later. It must not be hit beyond the bound.
+func TestResumedCycleKeepsItsBoundWhoeverBecomesACandidate(t *testing.T) {
+	optedOut := func(object *Object) { object.Meta.Annotations = map[string]string{"blackadder.io/chaos": "disabled"} }
+	for name, most := range map[string]*int32{"bounded": ptr.To(int32(1)), "not bounded": nil} {
+		agent := withSpec(func(spec *v1beta1.ChaosAgentSpec) { spec.MaxVictimsPerCycle = most })
+		for other := range 20 {
+			later := fmt.Sprintf("later-%d", other)
+			in := Input{Agent: agent, Scope: teamOnly(), Objects: []Object{aPod("a"), aPod(later, optedOut)}, Now: now}
+			first := planned(t, in)
+			in.Resume, in.Objects = reread(t, &first.Cycle), []Object{aPod("a"), aPod(later)}
+			if second := planned(t, in); len(second.Victims) > 1 {
+				t.Errorf("%s: %q first and %q then", name, names(first.Victims), names(second.Victims))
+			}
+			in.Objects = []Object{aPod(later)}
+			if second := planned(t, in); most != nil && len(second.Victims) > 0 {
+				t.Errorf("%s: %q first, which is gone, and %q then", name, names(first.Victims), names(second.Victims))
+			}
+		}
 	}
 }

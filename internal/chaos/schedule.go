@@ -119,8 +119,8 @@ func (w window) opens(day time.Weekday) bool { return len(w.days) == 0 || slices
 // schedule never says. It looks at each minute, because only so do the gaps and doubles of daylight saving time need no rule
 // of their own: a window that begins inside a gap opens where the gap ends.
 func (s *Schedule) NextOpening(after time.Time) time.Time {
-	// Beyond a week the windows repeat; a day more covers the hour that a change of clocks may take away.
-	for minute := after.Truncate(time.Minute).Add(time.Minute); minute.Before(after.Add(8 * 24 * time.Hour)); minute = minute.Add(time.Minute) {
+	// Beyond a week the windows repeat; the next week covers a window that a change of clocks takes away.
+	for minute := after.Truncate(time.Minute).Add(time.Minute); minute.Before(after.Add(15 * 24 * time.Hour)); minute = minute.Add(time.Minute) {
 		if s.Open(minute) {
 			return minute
 		}

@@ -45,6 +45,7 @@ func Complete(status v1beta1.ChaosAgentStatus, found map[Mode]int, tallies map[M
 	next := *status.DeepCopy()
 	cycle := next.LastCycle
 	cycle.CompletionTime = ptr.To(micro(now))
+	cycle.Ranks = nil
 	next.NextCycleTime = ptr.To(micro(now.Add(pause)))
 	for _, mode := range Modes() {
 		report := ReportOf(cycle, mode)
@@ -93,7 +94,7 @@ func NextStatus(agent *v1beta1.ChaosAgent, step Step, restoration Restoration, n
 		status.NextCycleTime = ptr.To(micro(step.Next))
 	}
 	if Interrupted(agent) && step.Action != Resume {
-		status.LastCycle.CompletionTime = ptr.To(micro(now))
+		status.LastCycle.CompletionTime, status.LastCycle.Ranks = ptr.To(micro(now)), nil
 		status.LastCycle.Reason, status.LastCycle.Message = v1beta1.CycleStopped, "interrupted, and not gone on with: "+step.Message
 	}
 	set(&status, agent.Generation, now, v1beta1.ConditionReady, step.Ready, step.Reason, step.Message)
@@ -103,7 +104,7 @@ func NextStatus(agent *v1beta1.ChaosAgent, step Step, restoration Restoration, n
 }
 
 func restoredCondition(spec *v1beta1.ChaosAgentSpec, step Step, restoration Restoration) (restored bool, reason, message string) {
-	changes := fmt.Sprintf("changes of %d objects are in force", restoration.Held)
+	changes := fmt.Sprintf("changes of %s are in force", count(restoration.Held, "object"))
 	switch {
 	case restoration.Held == 0:
 		return true, v1beta1.ReasonNothingToRestore, "nothing waits to be put back"
@@ -130,12 +131,12 @@ func set(status *v1beta1.ChaosAgentStatus, generation int64, now time.Time, kind
 // longestMessage keeps a condition readable; the API would take 32 KiB.
 const longestMessage = 1024
 
-// Truncate cuts a text to a number of bytes, at a rune's border.
+// Truncate cuts a text to a number of bytes, of which the last three say so, at a rune's border.
 func Truncate(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}
-	cut := most - len("…")
+	cut := max(0, most-len("…"))
 	for cut > 0 && text[cut]&0xC0 == 0x80 {
 		cut--
 	}

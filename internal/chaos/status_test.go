@@ -23,7 +23,7 @@ func TestClaim(t *testing.T) {
 		Conditions: []metav1.Condition{{Type: "Ready"}},
 	}
 	before := *status.DeepCopy()
-	plan := &Plan{Cycle: v1beta1.Cycle{Number: 8, Generation: 2, StartTime: *at(0), Seed: 5, RankLimit: "9", Pods: &v1beta1.ModeReport{Candidates: 3, Victims: 2}}}
+	plan := &Plan{Cycle: v1beta1.Cycle{Number: 8, Generation: 2, StartTime: *at(0), Seed: 5, Ranks: []string{"9"}, Pods: &v1beta1.ModeReport{Candidates: 3, Victims: 2}}}
 	got := Claim(status, plan)
 	want := *status.DeepCopy()
 	want.NextCycleTime, want.Totals.Cycles, want.LastCycle = nil, 8, plan.Cycle.DeepCopy()

@@ -69,6 +69,12 @@ func TestNextStep(t *testing.T) {
 			[]change{completed, due(time.Hour), specified(func(spec *v1beta1.ChaosAgentSpec) { spec.PauseDuration = 3600 })},
 			Step{Action: Wait, Ready: true, Reason: "Active", Message: "cycles run 3600 s apart", Next: now.Add(time.Hour)},
 		},
+		"a pause that was made shorter": {[]change{completed, due(time.Hour)}, Step{Action: Wait, Ready: true, Reason: "Active", Message: active, Next: now.Add(30 * time.Second)}},
+		"halted, and not due": {
+			[]change{completed, due(time.Second), halted(1)}, Step{Action: Wait, Reason: "Halted", Message: "too much is broken", Next: now.Add(time.Second)},
+		},
+		"halted, and due":                {[]change{completed, due(0), halted(1)}, Step{Action: Run, Ready: true, Reason: "Active", Message: active, Next: now}},
+		"halted before the spec changed": {[]change{completed, due(time.Second), halted(0)}, Step{Action: Wait, Ready: true, Reason: "Active", Message: active, Next: now.Add(time.Second)}},
 		"the longest pause": {
 			[]change{specified(func(spec *v1beta1.ChaosAgentSpec) { spec.PauseDuration = 31536000 })},
 			Step{Action: Run, Ready: true, Reason: "Active", Message: "cycles run 31536000 s apart", Next: now},
@@ -128,7 +134,7 @@ func TestNextStep(t *testing.T) {
 		"outside, just closed":        {[]change{open("11:00", "12:00")}, Step{Action: Wait, Ready: true, Reason: "OutsideWindow", Message: "the next window opens at 2026-11-22T11:00:00Z", Next: now.Add(23 * time.Hour)}},
 		"outside, expires before":     {[]change{open("13:00", "14:00"), expiring(90 * time.Minute)}, Step{Action: Wait, Ready: true, Reason: "OutsideWindow", Message: opensAt13, Next: now.Add(time.Hour), Expires: now.Add(halfHour)}},
 		"in the window":               {[]change{open("12:00", "14:00")}, Step{Action: Run, Ready: true, Reason: "Active", Message: active, Next: now}},
-		"in the window, later in it":  {[]change{open("12:00", "14:00"), due(time.Hour)}, Step{Action: Wait, Ready: true, Reason: "Active", Message: active, Next: now.Add(time.Hour)}},
+		"in the window, later in it":  {[]change{open("12:00", "14:00"), due(20 * time.Second)}, Step{Action: Wait, Ready: true, Reason: "Active", Message: active, Next: now.Add(20 * time.Second)}},
 		"in the window, due after it": {[]change{open("12:00", "14:00"), due(2 * time.Hour)}, Step{Action: Wait, Ready: true, Reason: "Active", Message: active, Next: now.Add(24 * time.Hour)}},
 		"in the window, due in another": {
 			[]change{specified(func(spec *v1beta1.ChaosAgentSpec) {
@@ -139,7 +145,7 @@ func TestNextStep(t *testing.T) {
 
 		"interrupted":              {[]change{interrupted(1)}, Step{Action: Resume, Ready: true, Reason: "Active", Message: active, Next: now}},
 		"interrupted, and due":     {[]change{interrupted(1), due(-time.Second)}, Step{Action: Resume, Ready: true, Reason: "Active", Message: active, Next: now.Add(-time.Second)}},
-		"interrupted, and not due": {[]change{interrupted(1), due(time.Hour)}, Step{Action: Resume, Ready: true, Reason: "Active", Message: active, Next: now.Add(time.Hour)}},
+		"interrupted, and not due": {[]change{interrupted(1), due(time.Second)}, Step{Action: Resume, Ready: true, Reason: "Active", Message: active, Next: now.Add(time.Second)}},
 		"interrupted in a window":  {[]change{interrupted(1), open("12:00", "14:00")}, Step{Action: Resume, Ready: true, Reason: "Active", Message: active, Next: now}},
 		"interrupted by a change":  {[]change{interrupted(0)}, Step{Action: Run, Ready: true, Reason: "Active", Message: active, Next: now}},
 		"interrupted by a change, not due": {
@@ -187,5 +193,14 @@ func TestRestoreWanted(t *testing.T) {
 		if got := RestoreWanted(&v1beta1.ChaosAgentSpec{RestorePolicy: policy}); got != want {
 			t.Errorf("%q: got %t, want %t", policy, got, want)
 		}
+	}
+}
+
+// halted is an agent whose Ready condition says so of a generation.
+func halted(generation int64) func(*v1beta1.ChaosAgent) {
+	return func(agent *v1beta1.ChaosAgent) {
+		agent.Status.Conditions = append(agent.Status.Conditions, metav1.Condition{
+			Type: "Ready", Status: "False", Reason: "Halted", Message: "too much is broken", ObservedGeneration: generation,
+		})
 	}
 }

@@ -94,7 +94,7 @@ func Preview(spec *v1beta1.ChaosAgentSpec, plan *Plan) []string {
 	var lines []string
 	expected := int64(0)
 	for _, mode := range Modes() {
-		if report := ReportOf(&plan.Cycle, mode); report != nil {
+		if report := ReportOf(&plan.Cycle, mode); report != nil && !tooFew(spec, mode, report) {
 			expected += expectedVictims(spec, int64(report.Candidates))
 		}
 	}
@@ -109,7 +109,7 @@ func Preview(spec *v1beta1.ChaosAgentSpec, plan *Plan) []string {
 			about = (about*int64(*spec.MaxVictimsPerCycle) + expected/2) / expected
 		}
 		line := fmt.Sprintf("matches %s in %s; about %d %s each cycle", count(int(report.Candidates), mode.Kind()), count(int(plan.Cycle.Namespaces), "namespace"), about, done(mode))
-		if mode == Tantrum && report.Candidates < spec.PodTolerance {
+		if tooFew(spec, mode, report) {
 			line = fmt.Sprintf("matches %s in %s; none deleted while there are fewer than spec.podTolerance (%d)", count(int(report.Candidates), mode.Kind()), count(int(plan.Cycle.Namespaces), "namespace"), spec.PodTolerance)
 		}
 		if spec.DryRun {
@@ -118,6 +118,11 @@ func Preview(spec *v1beta1.ChaosAgentSpec, plan *Plan) []string {
 		lines = append(lines, line)
 	}
 	return lines
+}
+
+// tooFew tells whether there are fewer pods than are tolerated.
+func tooFew(spec *v1beta1.ChaosAgentSpec, mode Mode, report *v1beta1.ModeReport) bool {
+	return mode == Tantrum && report.Candidates < spec.PodTolerance
 }
 
 // TooLargeToCount is the preview when counting took too long.

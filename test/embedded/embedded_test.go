@@ -294,7 +294,9 @@ var _ = Describe("The operator", func() {
 			GinkgoHelper()
 			kubectl("annotate", "immortalcontainer", "db", "-n", namespace, "--overwrite",
 				v1alpha1.UnprotectedUntilAnnotation+"="+time.Now().Add(10*time.Minute).UTC().Format(time.RFC3339))
-			Expect(env.Client(env.AliceConfig).Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+			// The API server may ask the webhook twice about one deletion, and the operator, which is quick to make the next
+			// pod, may be killed while it answers for the second time.
+			Expect(env.Client(env.AliceConfig).Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Or(Succeed(), MatchError(ContainSubstring("failed calling webhook"))))
 		}
 
 		It("between creation and status write, again and again, counts each start once", func(ctx SpecContext) {

@@ -218,10 +218,11 @@ type ChaosAgentSpec struct {
 	DryRun bool `json:"dryRun,omitempty"`
 
 	// maxVictimsPerCycle bounds the victims of one cycle, of all modes together. If more are drawn, chance decides which of
-	// them are spared. Left out, there is no bound.
+	// them are spared. It is at most 1000. Left out, there is no bound.
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
 	// +optional
-	MaxVictimsPerCycle *int32 `json:"maxVictimsPerCycle,omitempty" validate:"omitempty,gte=1"`
+	MaxVictimsPerCycle *int32 `json:"maxVictimsPerCycle,omitempty" validate:"omitempty,gte=1,lte=1000"`
 
 	// maxReplicas is what cancerMode scales a Deployment to at most. Left out, it is 128.
 	// +kubebuilder:validation:Minimum=1
@@ -374,10 +375,12 @@ type Cycle struct {
 	// seed that the draw was made with: spec.seed, or one of the cycle's own.
 	Seed int64 `json:"seed"`
 
-	// rankLimit is the highest rank of the draw that became a victim, because maxVictimsPerCycle spared those above. With it,
-	// a cycle that was interrupted goes on with the very same victims.
+	// ranks tell the victims of a cycle that is bounded by maxVictimsPerCycle, as long as it runs: a cycle that was interrupted
+	// goes on with these and no others, so that it cannot exceed its bound.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=1000
 	// +optional
-	RankLimit string `json:"rankLimit,omitempty"`
+	Ranks []string `json:"ranks,omitempty"`
 
 	// dryRun tells that nothing was touched.
 	// +optional

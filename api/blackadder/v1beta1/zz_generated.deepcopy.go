@@ -186,6 +186,11 @@ func (in *Cycle) DeepCopyInto(out *Cycle) {
 		in, out := &in.CompletionTime, &out.CompletionTime
 		*out = (*in).DeepCopy()
 	}
+	if in.Ranks != nil {
+		in, out := &in.Ranks, &out.Ranks
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Pods != nil {
 		in, out := &in.Pods, &out.Pods
 		*out = new(ModeReport)

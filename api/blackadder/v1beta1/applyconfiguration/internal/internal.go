@@ -175,9 +175,12 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: pods
       type:
         namedType: io.blackadder.blackadder.api.blackadder.v1beta1.ModeReport
-    - name: rankLimit
+    - name: ranks
       type:
-        scalar: string
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
     - name: reason
       type:
         scalar: string

@@ -48,7 +48,7 @@ type ChaosAgentSpecApplyConfiguration struct {
 	// changed before dryRun was set stays until the agent stops.
 	DryRun *bool `json:"dryRun,omitempty"`
 	// maxVictimsPerCycle bounds the victims of one cycle, of all modes together. If more are drawn, chance decides which of
-	// them are spared. Left out, there is no bound.
+	// them are spared. It is at most 1000. Left out, there is no bound.
 	MaxVictimsPerCycle *int32 `json:"maxVictimsPerCycle,omitempty"`
 	// maxReplicas is what cancerMode scales a Deployment to at most. Left out, it is 128.
 	MaxReplicas *int32 `json:"maxReplicas,omitempty"`

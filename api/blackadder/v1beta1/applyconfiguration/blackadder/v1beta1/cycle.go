@@ -24,9 +24,9 @@ type CycleApplyConfiguration struct {
 	CompletionTime *v1.MicroTime `json:"completionTime,omitempty"`
 	// seed that the draw was made with: spec.seed, or one of the cycle's own.
 	Seed *int64 `json:"seed,omitempty"`
-	// rankLimit is the highest rank of the draw that became a victim, because maxVictimsPerCycle spared those above. With it,
-	// a cycle that was interrupted goes on with the very same victims.
-	RankLimit *string `json:"rankLimit,omitempty"`
+	// ranks tell the victims of a cycle that is bounded by maxVictimsPerCycle, as long as it runs: a cycle that was interrupted
+	// goes on with these and no others, so that it cannot exceed its bound.
+	Ranks []string `json:"ranks,omitempty"`
 	// dryRun tells that nothing was touched.
 	DryRun *bool `json:"dryRun,omitempty"`
 	// namespaces is how many namespaces were targeted.
@@ -90,11 +90,13 @@ func (b *CycleApplyConfiguration) WithSeed(value int64) *CycleApplyConfiguration
 	return b
 }
 
-// WithRankLimit sets the RankLimit field in the declarative configuration to the given value
-// and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the RankLimit field is set to the value of the last call.
-func (b *CycleApplyConfiguration) WithRankLimit(value string) *CycleApplyConfiguration {
-	b.RankLimit = &value
+// WithRanks adds the given value to the Ranks field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Ranks field.
+func (b *CycleApplyConfiguration) WithRanks(values ...string) *CycleApplyConfiguration {
+	for i := range values {
+		b.Ranks = append(b.Ranks, values[i])
+	}
 	return b
 }
 
