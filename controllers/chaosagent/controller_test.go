@@ -402,7 +402,7 @@ var _ = Describe("The controller of ChaosAgents", func() {
 			Expect(admin.Patch(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "settings"}}, client.RawPatch(types.MergePatchType, []byte(`{"immutable":true}`)))).To(Succeed())
 			Expect(admin.Delete(ctx, testenv.MakeChaosAgent(name).Obj())).To(Succeed())
 			Eventually(func() string { return condition(ctx, v1beta1.ConditionRestored) }).Should(HavePrefix(
-				"False RestoreFailing: changes of 1 objects are in force, and are tried to be put back again: ConfigMap " + namespace + `/settings: ConfigMap "settings" is invalid: data: Forbidden: field is immutable when ` + "`immutable` is set"))
+				"False RestoreFailing: changes of 1 object are in force, and are tried to be put back again: ConfigMap " + namespace + `/settings: ConfigMap "settings" is invalid: data: Forbidden: field is immutable when ` + "`immutable` is set"))
 			// Time goes by.
 			restartController(clocktesting.NewFakePassiveClock(time.Now().Add(11 * time.Minute)))
 			DeferCleanup(func() { restartController(nil) })
