@@ -65,6 +65,7 @@ func aPod(name string, change ...func(*Object)) Object { return anObject(Tantrum
 func aDeployment(name string, change ...func(*Object)) Object {
 	return anObject(Cancer, name, change...)
 }
+
 func aConfigMap(name string, change ...func(*Object)) Object { return anObject(Ipsum, name, change...) }
 
 func in(namespace string) func(*Object) { return func(o *Object) { o.Meta.Namespace = namespace } }
@@ -162,8 +163,10 @@ func TestExclude(t *testing.T) {
 		"template that is not selected":  {spec: selecting, object: aDeployment("web", labelled("app", "web"), templated("db")), want: "NotSelected"},
 		"template that is selected":      {spec: selecting, object: aDeployment("web", templated("web"))},
 		"configmaps are not selected by": {spec: selecting, object: aConfigMap("web", labelled("app", "db"))},
-		"not selected, and too young": {spec: func(spec *v1beta1.ChaosAgentSpec) { selecting(spec); tenMinutes(spec) },
-			object: aPod("web", created(-time.Minute)), want: "NotSelected"},
+		"not selected, and too young": {
+			spec:   func(spec *v1beta1.ChaosAgentSpec) { selecting(spec); tenMinutes(spec) },
+			object: aPod("web", created(-time.Minute)), want: "NotSelected",
+		},
 		"the empty selector takes all": {spec: func(spec *v1beta1.ChaosAgentSpec) { spec.PodSelector = &metav1.LabelSelector{} }, object: aPod("web")},
 
 		"too young":                        {spec: tenMinutes, object: aPod("web", created(-10*time.Minute+time.Second)), want: "TooYoung"},

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -121,7 +122,7 @@ type scenario struct {
 func (s *scenario) foreign() {
 	replicas := int32(s.random.IntN(140))
 	// What the agent has written, or was about to, cannot be told from its own.
-	if s.entry != nil && slices.Contains(s.entry.Wrote, fmt.Sprint(replicas)) {
+	if s.entry != nil && slices.Contains(s.entry.Wrote, strconv.Itoa(int(replicas))) {
 		return
 	}
 	s.live, s.original, s.mine = replicas, replicas, false
@@ -490,7 +491,7 @@ func TestJournalName(t *testing.T) {
 	seen := map[string]Key{}
 	for _, mode := range Modes() {
 		for _, namespace := range []string{"a", "a-b", "ab", "a.b", strings.Repeat("n", 63)} {
-			for _, name := range []string{"c", "b-c", "b.c", "system:web", strings.Repeat("x", 253), fmt.Sprint(random.Uint64())} {
+			for _, name := range []string{"c", "b-c", "b.c", "system:web", strings.Repeat("x", 253), strconv.FormatUint(random.Uint64(), 10)} {
 				key := Key{mode, namespace, name}
 				got := JournalName(key)
 				if faults := validation.IsDNS1123Subdomain(got); len(faults) > 0 {

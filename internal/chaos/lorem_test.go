@@ -4,8 +4,8 @@
 package chaos
 
 import (
-	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -42,7 +42,7 @@ func TestLoremIsTheSameForTheSameSeedCycleAndObject(t *testing.T) {
 func sized(keys, bytes int) map[string]string {
 	data := make(map[string]string, keys)
 	for i := range keys {
-		data[fmt.Sprint(i)] = strings.Repeat("x", bytes)
+		data[strconv.Itoa(i)] = strings.Repeat("x", bytes)
 	}
 	return data
 }
@@ -91,7 +91,7 @@ func TestLoremIsBounded(t *testing.T) {
 		most := 1 << random.IntN(12)
 		for i := range random.IntN(1 << random.IntN(14)) {
 			value := strings.Repeat("ä", random.IntN(most))
-			data[fmt.Sprint(i)] = value
+			data[strconv.Itoa(i)] = value
 			if size += len(value); size > 2<<20 {
 				break
 			}

@@ -567,10 +567,14 @@ func TestHalt(t *testing.T) {
 		"those that want no pods":     {ptr.To[int32](0), nil, down(3, scaled(0)), ""},
 		"those elsewhere":             {ptr.To[int32](0), nil, down(3, in("kube-system")), ""},
 		"those that are not selected": {ptr.To[int32](0), selecting, down(3), ""},
-		"those that cannot be candidates": {ptr.To[int32](0), nil, down(2, scaled(500), created(time.Hour), annotated("blackadder.io/chaos", "disabled")),
-			"2 of 2 targeted Deployments are not available, more than the 0 percent of spec.haltWhen"},
-		"pods and ConfigMaps do not count": {ptr.To[int32](50), nil, append(down(1), aPod("a"), aPod("b"), aConfigMap("c")),
-			"1 of 1 targeted Deployments are not available, more than the 50 percent of spec.haltWhen"},
+		"those that cannot be candidates": {
+			ptr.To[int32](0), nil, down(2, scaled(500), created(time.Hour), annotated("blackadder.io/chaos", "disabled")),
+			"2 of 2 targeted Deployments are not available, more than the 0 percent of spec.haltWhen",
+		},
+		"pods and ConfigMaps do not count": {
+			ptr.To[int32](50), nil, append(down(1), aPod("a"), aPod("b"), aConfigMap("c")),
+			"1 of 1 targeted Deployments are not available, more than the 50 percent of spec.haltWhen",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			agent := withSpec(func(spec *v1beta1.ChaosAgentSpec) {

@@ -65,23 +65,29 @@ func TestWithRecoveries(t *testing.T) {
 			&v1beta1.Recovery{Pending: 1, Unrecovered: []v1beta1.Unrecovered{{Kind: "Deployment", Namespace: "team", Name: "web", Since: *at(0)}}}, nil, nil, nil,
 		},
 		"pending alone": {
-			nil, nil, map[Workload]Hit{web: {Since: now.Add(1999 * time.Nanosecond)}},
+			nil, nil,
+			map[Workload]Hit{web: {Since: now.Add(1999 * time.Nanosecond)}},
 			&v1beta1.Recovery{Pending: 1, Unrecovered: []v1beta1.Unrecovered{{Kind: "Deployment", Namespace: "team", Name: "web", Since: *at(time.Microsecond)}}},
 		},
 		"the first": {
-			nil, []Recovered{{db, 1500*time.Millisecond + 999*time.Microsecond}}, nil,
+			nil,
+			[]Recovered{{db, 1500*time.Millisecond + 999*time.Microsecond}},
+			nil,
 			&v1beta1.Recovery{
 				Count: 1, Samples: []int64{1500}, Worst: lasting(1500 * time.Millisecond), WorstWorkload: "StatefulSet team/db",
 				Median: lasting(1500 * time.Millisecond), P95: lasting(1500 * time.Millisecond),
 			},
 		},
 		"at once": {
-			nil, []Recovered{{db, 0}}, nil,
+			nil,
+			[]Recovered{{db, 0}},
+			nil,
 			&v1beta1.Recovery{Count: 1, Samples: []int64{0}, Worst: lasting(0), WorstWorkload: "StatefulSet team/db", Median: lasting(0), P95: lasting(0)},
 		},
 		"several, and one before": {
 			&v1beta1.Recovery{Count: 8, Samples: []int64{9000}, Worst: lasting(time.Hour), WorstWorkload: "Deployment a/b", Median: lasting(9 * time.Second), P95: lasting(9 * time.Second)},
-			[]Recovered{second(3), second(1), second(2)}, nil,
+			[]Recovered{second(3), second(1), second(2)},
+			nil,
 			&v1beta1.Recovery{
 				Count: 11, Samples: []int64{9000, 3000, 1000, 2000}, Worst: lasting(time.Hour), WorstWorkload: "Deployment a/b",
 				Median: lasting(2 * time.Second), P95: lasting(9 * time.Second),
@@ -89,7 +95,8 @@ func TestWithRecoveries(t *testing.T) {
 		},
 		"a new worst": {
 			&v1beta1.Recovery{Count: 1, Samples: []int64{5000}, Worst: lasting(5 * time.Second), WorstWorkload: "Deployment a/b"},
-			[]Recovered{{web, 5 * time.Second}, {db, 6 * time.Second}, {web, 6 * time.Second}}, nil,
+			[]Recovered{{web, 5 * time.Second}, {db, 6 * time.Second}, {web, 6 * time.Second}},
+			nil,
 			&v1beta1.Recovery{
 				Count: 4, Samples: []int64{5000, 5000, 6000, 6000}, Worst: lasting(6 * time.Second), WorstWorkload: "StatefulSet team/db",
 				Median: lasting(5 * time.Second), P95: lasting(6 * time.Second),
@@ -97,21 +104,26 @@ func TestWithRecoveries(t *testing.T) {
 		},
 		"only what is pending changes": {
 			&v1beta1.Recovery{Count: 2, Samples: []int64{1000, 3000}, Worst: lasting(3 * time.Second), WorstWorkload: "Deployment a/b", Pending: 7},
-			nil, map[Workload]Hit{db: {Since: now, Down: true}},
+			nil,
+			map[Workload]Hit{db: {Since: now, Down: true}},
 			&v1beta1.Recovery{
 				Count: 2, Samples: []int64{1000, 3000}, Worst: lasting(3 * time.Second), WorstWorkload: "Deployment a/b", Median: lasting(time.Second), P95: lasting(3 * time.Second),
 				Pending: 1, Unrecovered: []v1beta1.Unrecovered{{Kind: "StatefulSet", Namespace: "team", Name: "db", Since: *at(0)}},
 			},
 		},
 		"the oldest first, then by name": {
-			nil, nil, map[Workload]Hit{
+			nil, nil,
+			map[Workload]Hit{
 				{"StatefulSet", "a", "a"}: {Since: now}, {"Deployment", "b", "a"}: {Since: now}, {"Deployment", "a", "b"}: {Since: now},
 				{"Deployment", "a", "a"}: {Since: now}, {"DaemonSet", "z", "z"}: {Since: now.Add(-time.Second)}, {"DaemonSet", "a", "a"}: {Since: now.Add(time.Second)},
 			},
 			&v1beta1.Recovery{Pending: 6, Unrecovered: []v1beta1.Unrecovered{
-				{Kind: "DaemonSet", Namespace: "z", Name: "z", Since: *at(-time.Second)}, {Kind: "Deployment", Namespace: "a", Name: "a", Since: *at(0)},
-				{Kind: "Deployment", Namespace: "a", Name: "b", Since: *at(0)}, {Kind: "Deployment", Namespace: "b", Name: "a", Since: *at(0)},
-				{Kind: "StatefulSet", Namespace: "a", Name: "a", Since: *at(0)}, {Kind: "DaemonSet", Namespace: "a", Name: "a", Since: *at(time.Second)},
+				{Kind: "DaemonSet", Namespace: "z", Name: "z", Since: *at(-time.Second)},
+				{Kind: "Deployment", Namespace: "a", Name: "a", Since: *at(0)},
+				{Kind: "Deployment", Namespace: "a", Name: "b", Since: *at(0)},
+				{Kind: "Deployment", Namespace: "b", Name: "a", Since: *at(0)},
+				{Kind: "StatefulSet", Namespace: "a", Name: "a", Since: *at(0)},
+				{Kind: "DaemonSet", Namespace: "a", Name: "a", Since: *at(time.Second)},
 			}},
 		},
 	} {

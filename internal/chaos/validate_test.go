@@ -59,23 +59,28 @@ func TestProtectedFault(t *testing.T) {
 		"none, all left out":  {nil, nil, ""},
 		"none, none excluded": {[]string{}, []string{}, ""},
 		"one": {
-			[]string{"team", "apps"}, []string{"kube-system"},
+			[]string{"team", "apps"},
+			[]string{"kube-system"},
 			`spec.excludedNamespaces: Invalid value: ["team","apps"]: the agent would reach the protected namespace "kube-system": exclude it too, with excludedNamespaces: ["apps","kube-system","team"], or keep away by spec.namespaceSelector`,
 		},
 		"two": {
-			[]string{"team"}, []string{"blackadder-system", "kube-system"},
+			[]string{"team"},
+			[]string{"blackadder-system", "kube-system"},
 			`spec.excludedNamespaces: Invalid value: ["team"]: the agent would reach the protected namespaces "blackadder-system", "kube-system": exclude them too, with excludedNamespaces: ["blackadder-system","kube-system","team"], or keep away by spec.namespaceSelector`,
 		},
 		"left out": {
-			nil, []string{"kube-system"},
+			nil,
+			[]string{"kube-system"},
 			`spec.excludedNamespaces: Invalid value: null: the agent would reach the protected namespace "kube-system": exclude it too, with excludedNamespaces: ["kube-system"], or keep away by spec.namespaceSelector`,
 		},
 		"the empty list": {
-			[]string{}, []string{"blackadder-system", "kube-system"},
+			[]string{},
+			[]string{"blackadder-system", "kube-system"},
 			`spec.excludedNamespaces: Invalid value: []: the agent would reach the protected namespaces "blackadder-system", "kube-system" (the empty list excludes nothing; left out, it is the protected namespaces): exclude them too, with excludedNamespaces: ["blackadder-system","kube-system"], or keep away by spec.namespaceSelector`,
 		},
 		"more than are named": {
-			[]string{"x", "x"}, []string{"a", "b", "c", "d", "e", "f", "g"},
+			[]string{"x", "x"},
+			[]string{"a", "b", "c", "d", "e", "f", "g"},
 			`spec.excludedNamespaces: Invalid value: ["x","x"]: the agent would reach the protected namespaces "a", "b", "c", "d", "e" and 2 more: exclude them too, with excludedNamespaces: ["a","b","c","d","e","f","g","x"], or keep away by spec.namespaceSelector`,
 		},
 	} {
@@ -166,14 +171,16 @@ func TestPreview(t *testing.T) {
 			},
 		},
 		"several of each": {
-			v1beta1.ChaosAgentSpec{TantrumMode: true, CancerMode: true, IpsumMode: true, Eagerness: 20}, all, 2,
+			v1beta1.ChaosAgentSpec{TantrumMode: true, CancerMode: true, IpsumMode: true, Eagerness: 20},
+			all, 2,
 			[]string{
 				"matches 40 pods in 2 namespaces; about 8 deleted each cycle", "matches 20 Deployments in 2 namespaces; about 4 scaled up each cycle",
 				"matches 10 ConfigMaps in 2 namespaces; about 2 overwritten each cycle",
 			},
 		},
 		"nothing there": {
-			v1beta1.ChaosAgentSpec{TantrumMode: true, IpsumMode: true, Eagerness: 20}, nil, 0,
+			v1beta1.ChaosAgentSpec{TantrumMode: true, IpsumMode: true, Eagerness: 20},
+			nil, 0,
 			[]string{"matches 0 pods in 0 namespaces; about 0 deleted each cycle", "matches 0 ConfigMaps in 0 namespaces; about 0 overwritten each cycle"},
 		},
 		"modes that are off": {v1beta1.ChaosAgentSpec{CancerMode: true, Eagerness: 20}, all, 2, []string{"matches 20 Deployments in 2 namespaces; about 4 scaled up each cycle"}},
@@ -181,25 +188,29 @@ func TestPreview(t *testing.T) {
 		"rounded up":         {v1beta1.ChaosAgentSpec{TantrumMode: true, Eagerness: 50}, several(Tantrum, 5), 2, []string{"matches 5 pods in 2 namespaces; about 3 deleted each cycle"}},
 		"rounded down":       {v1beta1.ChaosAgentSpec{TantrumMode: true, Eagerness: 49}, several(Tantrum, 5), 2, []string{"matches 5 pods in 2 namespaces; about 2 deleted each cycle"}},
 		"fewer than tolerated": {
-			v1beta1.ChaosAgentSpec{TantrumMode: true, CancerMode: true, Eagerness: 20, PodTolerance: 41}, all, 1,
+			v1beta1.ChaosAgentSpec{TantrumMode: true, CancerMode: true, Eagerness: 20, PodTolerance: 41},
+			all, 1,
 			[]string{"matches 40 pods in 1 namespace; none deleted while there are fewer than spec.podTolerance (41)", "matches 20 Deployments in 1 namespace; about 4 scaled up each cycle"},
 		},
 		"just enough": {
 			v1beta1.ChaosAgentSpec{TantrumMode: true, Eagerness: 20, PodTolerance: 40}, all, 1, []string{"matches 40 pods in 1 namespace; about 8 deleted each cycle"},
 		},
 		"tolerance of a single pod": {
-			v1beta1.ChaosAgentSpec{TantrumMode: true, Eagerness: 20, PodTolerance: 2}, several(Tantrum, 1), 1,
+			v1beta1.ChaosAgentSpec{TantrumMode: true, Eagerness: 20, PodTolerance: 2},
+			several(Tantrum, 1), 1,
 			[]string{"matches 1 pod in 1 namespace; none deleted while there are fewer than spec.podTolerance (2)"},
 		},
 		"a bound that modes share": {
-			v1beta1.ChaosAgentSpec{TantrumMode: true, CancerMode: true, IpsumMode: true, Eagerness: 100, MaxVictimsPerCycle: ptr.To[int32](7)}, all, 2,
+			v1beta1.ChaosAgentSpec{TantrumMode: true, CancerMode: true, IpsumMode: true, Eagerness: 100, MaxVictimsPerCycle: ptr.To[int32](7)},
+			all, 2,
 			[]string{
 				"matches 40 pods in 2 namespaces; about 4 deleted each cycle", "matches 20 Deployments in 2 namespaces; about 2 scaled up each cycle",
 				"matches 10 ConfigMaps in 2 namespaces; about 1 overwritten each cycle",
 			},
 		},
 		"a bound that does not divide": {
-			v1beta1.ChaosAgentSpec{TantrumMode: true, CancerMode: true, IpsumMode: true, Eagerness: 100, MaxVictimsPerCycle: ptr.To[int32](6)}, all, 2,
+			v1beta1.ChaosAgentSpec{TantrumMode: true, CancerMode: true, IpsumMode: true, Eagerness: 100, MaxVictimsPerCycle: ptr.To[int32](6)},
+			all, 2,
 			[]string{
 				"matches 40 pods in 2 namespaces; about 3 deleted each cycle", "matches 20 Deployments in 2 namespaces; about 2 scaled up each cycle",
 				"matches 10 ConfigMaps in 2 namespaces; about 1 overwritten each cycle",
@@ -212,7 +223,8 @@ func TestPreview(t *testing.T) {
 			v1beta1.ChaosAgentSpec{TantrumMode: true, Eagerness: 20, MaxVictimsPerCycle: ptr.To[int32](8)}, all, 2, []string{"matches 40 pods in 2 namespaces; about 8 deleted each cycle"},
 		},
 		"dry run": {
-			v1beta1.ChaosAgentSpec{TantrumMode: true, CancerMode: true, Eagerness: 20, PodTolerance: 50, DryRun: true}, all, 2,
+			v1beta1.ChaosAgentSpec{TantrumMode: true, CancerMode: true, Eagerness: 20, PodTolerance: 50, DryRun: true},
+			all, 2,
 			[]string{
 				"matches 40 pods in 2 namespaces; none deleted while there are fewer than spec.podTolerance (50) (dry run: only reported)",
 				"matches 20 Deployments in 2 namespaces; about 4 scaled up each cycle (dry run: only reported)",
@@ -220,7 +232,8 @@ func TestPreview(t *testing.T) {
 		},
 		"candidates alone": {
 			v1beta1.ChaosAgentSpec{TantrumMode: true, CancerMode: true, Eagerness: 100},
-			[]Object{aPod("a"), aPod("b", deleted), aPod("c", in("kube-system")), aDeployment("d", scaled(0))}, 1,
+			[]Object{aPod("a"), aPod("b", deleted), aPod("c", in("kube-system")), aDeployment("d", scaled(0))},
+			1,
 			[]string{"matches 1 pod in 1 namespace; about 1 deleted each cycle", "matches 0 Deployments in 1 namespace; about 0 scaled up each cycle"},
 		},
 	} {
