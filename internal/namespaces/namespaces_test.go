@@ -229,7 +229,7 @@ func TestNearest(t *testing.T) {
 	existing := []string{"production", "staging", "kube-system", "team-b", "team-a", "team-c"}
 	for name, want := range map[string]string{
 		"prodution":     "production",
-		"prodctin":    "production",
+		"prodctin":      "production",
 		"kubesystem":    "kube-system",
 		"kube_system":   "kube-system",
 		"stagingg":      "staging",
