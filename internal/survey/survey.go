@@ -123,9 +123,9 @@ func stripAutoscaler(object client.Object) {
 }
 
 // watch begins to watch a kind if nobody does yet, and waits until it is known.
-func (s *Survey) watch(ctx context.Context, object client.Object) error {
+func (s *Survey) watch(ctx context.Context, kind string, object client.Object) error {
 	if _, err := s.cache.GetInformer(ctx, object); err != nil {
-		return fmt.Errorf("watching %T: %w", object, err)
+		return fmt.Errorf("watching %s: %w", kind, err)
 	}
 	return nil
 }
@@ -145,7 +145,7 @@ func Target(spec *v1beta1.ChaosAgentSpec) (namespaces.Target, error) {
 
 // Namespaces are all that exist.
 func (s *Survey) Namespaces(ctx context.Context) ([]namespaces.Live, error) {
-	if err := s.watch(ctx, NamespaceMetadata()); err != nil {
+	if err := s.watch(ctx, "Namespaces", NamespaceMetadata()); err != nil {
 		return nil, err
 	}
 	list := &metav1.PartialObjectMetadataList{}
@@ -166,7 +166,7 @@ func liveNamespace(namespace *metav1.PartialObjectMetadata) namespaces.Live {
 
 // Agents are all ChaosAgents.
 func (s *Survey) Agents(ctx context.Context) ([]v1beta1.ChaosAgent, error) {
-	if err := s.watch(ctx, &v1beta1.ChaosAgent{}); err != nil {
+	if err := s.watch(ctx, "ChaosAgents", &v1beta1.ChaosAgent{}); err != nil {
 		return nil, err
 	}
 	var list v1beta1.ChaosAgentList
@@ -317,7 +317,7 @@ func PodObject(pod *metav1.PartialObjectMetadata) chaos.Object {
 
 // Deployments are all that exist, for their availability.
 func (s *Survey) Deployments(ctx context.Context) ([]chaos.Object, error) {
-	if err := s.watch(ctx, &appsv1.Deployment{}); err != nil {
+	if err := s.watch(ctx, "Deployments", &appsv1.Deployment{}); err != nil {
 		return nil, err
 	}
 	autoscaled, err := s.autoscaled(ctx)
@@ -359,7 +359,7 @@ func deploymentObject(deployment *appsv1.Deployment, autoscaled bool) chaos.Obje
 
 // autoscaled are the Deployments that a HorizontalPodAutoscaler scales.
 func (s *Survey) autoscaled(ctx context.Context, options ...client.ListOption) (map[client.ObjectKey]bool, error) {
-	if err := s.watch(ctx, &autoscalingv2.HorizontalPodAutoscaler{}); err != nil {
+	if err := s.watch(ctx, "HorizontalPodAutoscalers", &autoscalingv2.HorizontalPodAutoscaler{}); err != nil {
 		return nil, err
 	}
 	var list autoscalingv2.HorizontalPodAutoscalerList
@@ -376,7 +376,7 @@ func (s *Survey) autoscaled(ctx context.Context, options ...client.ListOption) (
 }
 
 func (s *Survey) configMaps(ctx context.Context) ([]chaos.Object, error) {
-	if err := s.watch(ctx, &corev1.ConfigMap{}); err != nil {
+	if err := s.watch(ctx, "ConfigMaps", &corev1.ConfigMap{}); err != nil {
 		return nil, err
 	}
 	var list corev1.ConfigMapList
