@@ -4,6 +4,7 @@
 package webhooks
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,7 +84,7 @@ type rawAgent struct {
 // somebody's exclusions.
 func (w *chaosAgentWebhook) handleDefault(_ context.Context, request admission.Request) admission.Response {
 	var agent, old rawAgent
-	if err := json.Unmarshal(request.Object.Raw, &agent); err != nil {
+	if err := unmarshalExactly(request.Object.Raw, &agent); err != nil {
 		// What it is that is wrong, the schema says better than this webhook can.
 		return admission.Allowed("")
 	}
@@ -93,7 +94,7 @@ func (w *chaosAgentWebhook) handleDefault(_ context.Context, request admission.R
 		spec = map[string]any{}
 	}
 	viaV1alpha1 := request.RequestKind != nil && request.RequestKind.Version == v1alpha1.GroupVersion.Version
-	if request.Operation == admissionv1.Update && viaV1alpha1 && json.Unmarshal(request.OldObject.Raw, &old) == nil {
+	if request.Operation == admissionv1.Update && viaV1alpha1 && unmarshalExactly(request.OldObject.Raw, &old) == nil {
 		kept := maps.Clone(old.Spec)
 		for _, known := range []string{"tantrumMode", "podTolerance"} {
 			delete(kept, known)
@@ -119,6 +120,13 @@ func (w *chaosAgentWebhook) handleDefault(_ context.Context, request admission.R
 		return admission.Allowed("")
 	}
 	return admission.Patched("", patches...)
+}
+
+// unmarshalExactly keeps numbers as they are written: a seed has more digits than a float.
+func unmarshalExactly(raw []byte, into any) error {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	return decoder.Decode(into)
 }
 
 // ValidateCreate validates a new ChaosAgent.
